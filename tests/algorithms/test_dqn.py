@@ -11,9 +11,9 @@ import torch
 from coterie.algorithms.divergence import Diverged
 from coterie.algorithms.dqn.dqn import DQNHandOverSettings
 from coterie.algorithms.dqn.transitions import Transitions
-from coterie.core.types import Box, Discrete, Finals, Joint
+from coterie.core.types import Box, CoterieError, Discrete, Finals, Joint
 from coterie.nn import kernels
-from coterie.preferences.standard import Team, TeamSettings
+from coterie.preferences.standard import Individual, IndividualSettings, Team, TeamSettings
 from coterie.testing.comparison import expect_equal, leaves
 from helpers.dqn import (
     advised_spec,
@@ -424,3 +424,14 @@ def test_who_begins_later_learns_as_if_alone(q_learner, compiled, update):
     learn(twin, own, 3)
     moved, alone = weights(both)[1] - first, weights(twin)[1] - first
     assert np.abs(moved).max() == pytest.approx(np.abs(alone).max(), rel=0.5)  # not several times as far
+
+
+def test_rewards_of_another_shape_are_refused_with_the_path_of_the_preference():
+    class Summed(Individual):
+        def rewards(self, experience):
+            return experience.reward.sum(axis=2)
+
+    one = make_learner(preference=Summed(IndividualSettings()))
+    own = random_rollout(one)
+    with pytest.raises(CoterieError, match=rf"^groups\.{one.group_spec.group}\.preference: Summed\.rewards .* got \("):
+        learn(one, own)

@@ -34,18 +34,29 @@ def test_the_margin_loss_by_hand():
     """Hester et al. 2018: max_a [Q(s, a) + margin where a is not advised] − Q(s, advised)."""
     values = np.array([[1.0, 0.5, 0.9], [1.0, 0.0, 0.1], [0.2, 0.7, 0.6], [0.0, 9.0, 0.0]], np.float32)
     weight = np.array([1.0, 1.0, 0.5, 1.0], np.float32)
-    loss, slope = margin_losses(values, np.array([0, 0, 0, -1]), weight, np.float32(0.3))
+    loss, slope = margin_losses(values, np.ones((4, 3), bool), np.array([0, 0, 0, -1]), weight, np.float32(0.3))
     assert loss == pytest.approx([0.2, 0.0, 0.8, 0.0])
     np.testing.assert_array_equal(slope, [[-1, 0, 1], [0, 0, 0], [-0.5, 0.5, 0], [0, 0, 0]])
+
+
+def test_the_margin_loss_leaves_out_illegal_actions():
+    """Nobody can play them, so their values may be anything: the legal action that comes too close is pushed down."""
+    values = np.array([[1.0, 0.9, 5.0], [1.0, 0.0, 5.0]], np.float32)
+    legal = np.array([[True, True, False]] * 2)
+    loss, slope = margin_losses(values, legal, np.array([0, 0]), np.ones(2, np.float32), np.float32(0.3))
+    assert loss == pytest.approx([0.2, 0.0])
+    np.testing.assert_array_equal(slope, [[-1, 1, 0], [0, 0, 0]])
 
 
 def test_the_margin_loss_and_its_slopes_are_those_of_autograd():
     values, weight = generator(0).standard_normal((200, 5)).astype(np.float32), generator(1).random(200, np.float32)
     advised = generator(2).integers(-1, 5, 200)
-    loss, slope = margin_losses(values, advised, weight, np.float32(0.8))
+    legal = generator(3).random((200, 5)) < 0.7
+    legal[np.arange(200), advised] = True
+    loss, slope = margin_losses(values, legal, advised, weight, np.float32(0.8))
     given, said = np.flatnonzero(advised >= 0), torch.from_numpy(values).requires_grad_()
     best = torch.from_numpy(advised[given])[:, None]
-    others = said[given] + 0.8 * (torch.arange(5) != best)
+    others = (said[given] + 0.8 * (torch.arange(5) != best)).masked_fill(~torch.from_numpy(legal[given]), -torch.inf)
     each = others.max(dim=1).values - said[given].gather(1, best)[:, 0]
     (torch.from_numpy(weight[given]) * each).sum().backward()
     assert np.allclose(loss[given], each.detach().numpy(), atol=1e-6)

@@ -140,6 +140,7 @@ def test_masks_are_those_of_the_next_decision():
     masks = [[[1, 1]], [[1, 0]], [[0, 1]], [[0, 1]]]
     (rows,), _ = cut(rollout([[1], [2], [4], [8]], masks=masks, truncated=[(3, 0)], finals=[3]), steps=2)
     assert rows.next_mask[:, 0].tolist() == [[False, True], [False, True], [True, True], [True, True]]
+    assert rows.mask[:, 0].astype(int).tolist() == [mask for ((mask,),) in zip(masks, strict=True)]
 
 
 @pytest.mark.parametrize("steps", [1, 3])
@@ -217,6 +218,53 @@ def test_a_team_plays_on_until_its_last_member_is_over():
     assert rows.next_obs[:, 1].tolist() == [[2, 1, 0], [3, 1, 0], [3, 1, 1], [3, 1, 1]]
     assert rows.state[:, 0].tolist() == [0, 1, 2, 3]
     assert rows.next_state[:, 0].tolist() == [2, 3, 103, 103]
+
+
+def truncated_alone():
+    """Member 0 is truncated after its second decision, member 1 plays on."""
+    return rollout(
+        [[2, 2], [2, 2], [0, 2], [0, 2]],
+        active=[[1, 1], [1, 1], [0, 1], [0, 1]],
+        masks=[[[1, 1]] * 2] * 2 + [[[0, 0], [0, 1]]] * 2,
+        truncated=[(1, 0)],
+    )
+
+
+def test_a_member_that_is_truncated_alone_keeps_its_next_value():
+    """Truncation is no termination: VDN's target is the mean reward + γ (Q₀(last observation) + Q₁(next one))."""
+    rows = cut_team(truncated_alone(), states(4))
+    assert rows.reward.tolist() == [2, 2, 1]
+    assert rows.discount.tolist() == [0.5] * 3
+    assert rows.next_active.tolist() == [[True, True], [True, True], [False, True]]
+    assert rows.next_obs[1].tolist() == [[2, 0, 0], [2, 1, 0]]
+    assert rows.next_mask[1].tolist() == [[True, True], [False, True]]
+    assert rows.next_state[:, 0].tolist() == [1, 2, 3]
+
+
+def test_windows_end_where_a_member_is_truncated_alone():
+    """Its last value is discounted from there, not from the window's end; fewer decisions are a right target, too."""
+    rows = cut_team(truncated_alone(), states(4), steps=3)
+    assert rows.observation[:, 1, 0].tolist() == [0, 1]
+    assert rows.reward.tolist() == [2 + 1, 2]
+    assert rows.discount.tolist() == [0.25, 0.5]
+    assert rows.next_active.all()
+    assert rows.next_obs[:, :, 0].tolist() == [[2, 2], [2, 2]]
+
+
+def test_a_member_that_is_truncated_alone_at_the_end_of_a_rollout():
+    whole = truncated_alone()
+    parts = [
+        rollout([[2, 2], [2, 2]], truncated=[(1, 0)]),
+        rollout([[0, 2], [0, 2]], active=[[0, 1], [0, 1]], masks=[[[0, 0], [0, 1]]] * 2),
+    ]
+    expected = cut_team(whole, states(4), steps=2)
+    pending, found = no_pending(1, 2, empty_transitions(0, 2, 3, 2, 1)), []
+    for part in parts:
+        team = team_trajectories(part, part.observation, part.finals.observation, part.reward, states(2))
+        found.append(complete_transitions(team, pending, GAMMA))
+    for name in ("reward", "discount", "next_active", "next_mask"):
+        joined = np.concatenate([getattr(rows, name) for rows in found])
+        np.testing.assert_array_equal(joined, getattr(expected, name))
 
 
 def test_a_team_of_which_all_terminate_has_no_future():

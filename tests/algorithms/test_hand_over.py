@@ -209,12 +209,14 @@ def test_a_warm_up_goes_on_where_it_was_saved_and_older_checkpoints_load():
     np.testing.assert_array_equal(one.policy.flat.array, other.policy.flat.array)
     assert one.learned.tolist() == other.learned.tolist() == [2]
     lacking = {name: value for name, value in state.items() if name != "learned"}
-    without = [{name: a for name, a in part.items() if name != "advised"} for part in state["pending"]]
+    newer = ("advised", "mask", "cut")
+    without = [{name: a for name, a in part.items() if name not in newer} for part in state["pending"]]
     replays = [
-        part | {"rows": {name: a for name, a in part["rows"].items() if name != "advised"}} for part in state["replays"]
+        part | {"rows": {name: a for name, a in part["rows"].items() if name not in newer}} for part in state["replays"]
     ]
     old.load(lacking | {"pending": without, "replays": replays})
     assert (old.replays[0].rows.advised[: old.replays[0].size] == -1).all()
+    assert old.replays[0].rows.mask[: old.replays[0].size].all()
     learn(old, random_rollout(one, 1), 1)
     assert not old.learns.size  # all parameters learn
 

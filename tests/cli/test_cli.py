@@ -15,6 +15,7 @@ from PIL import Image
 
 import coterie
 from coterie.cli import app
+from coterie.cli.outcome import print_outcome
 from coterie.config import schema
 from coterie.studies import sweep
 from coterie.training import loop, mp4
@@ -588,3 +589,13 @@ def test_help_lists_commands_in_order_within_a_second_of_cpu_time():
     assert done.returncode == 0
     assert tuple(re.findall(r"^│ (\w+) ", done.stdout, re.MULTILINE)) == app.ORDER
     assert max(map(len, done.stdout.splitlines())) <= 80
+
+
+def test_scores_of_a_run_in_which_nobody_learns_are_those_of_its_players(tmp_path, capsys):
+    run = train(tmp_path / "run", "groups.team.policy=random", "groups.team.learner=none")
+    capsys.readouterr()
+    print_outcome(run)
+    said = capsys.readouterr().out
+    assert "players" in said
+    assert "trained" not in said
+    assert "step 0 " not in said.partition("episodes:")[2]

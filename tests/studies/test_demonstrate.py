@@ -139,7 +139,7 @@ def test_minari_is_asked_for_by_name(monkeypatch, tmp_path):
 class Dataset:
     """One episode of a Minari dataset: what is read of it."""
 
-    action_space = None
+    action_space = observation_space = None
 
     def __init__(self, part, actions):
         last = part.final_observation[0, :1]
@@ -224,3 +224,14 @@ def test_groups_that_learn_are_recorded_unless_one_is_named():
     config = schema.load("tag-ppo")
     assert record.recorded_groups(config, None) == [n for n, g in config.groups.items() if g.learner is not None]
     assert record.recorded_groups(config, next(iter(config.groups))) == [next(iter(config.groups))]
+
+
+def test_choices_of_minari_datasets_that_do_not_begin_with_0(monkeypatch, tmp_path):
+    """`Discrete(2, start=1)` has the choices 1 and 2; ours are 0 and 1."""
+    from coterie.studies.demonstrate.minari import from_minari
+
+    part = demonstrations.load(expert(tmp_path, 1, "cartpole-ppo", [], policy="random"))
+    dataset = Dataset(part, part.action + 1)
+    dataset.action_space = gymnasium.spaces.Discrete(2, start=1)
+    monkeypatch.setitem(sys.modules, "minari", SimpleNamespace(load_dataset=lambda name: dataset))
+    np.testing.assert_array_equal(from_minari("shifted", "cartpole-ppo").action, part.action)

@@ -140,3 +140,13 @@ def test_another_population_in_the_file_is_refused(tmp_path, coterie_):
     code, _, err = coterie_("tune", "gridworld-cooperative", "--sampler", "tep")
     assert code == 2
     assert "--sampler: expected 'tpe' or 'pbt', got 'tep'" in err
+
+
+@pytest.mark.parametrize("learned", [True, False])
+def test_what_is_read_at_the_start_alone_is_not_searched(learned):
+    """A learned temperature goes on from the checkpoint; its start would change without any effect."""
+    words = [f"groups.agent.learner.temperature.learned={str(learned).lower()}"]
+    base = schema.load("pendulum-sac", words)
+    space = pbt.changeable(base, Plan("pendulum-sac", tuple(words)))
+    assert ("groups.agent.learner.temperature.start" in space) == (not learned)
+    assert "groups.agent.learner.learning_rate" in space

@@ -362,3 +362,42 @@ def test_a_module_that_registers_on_request_is_asked(tmp_path, monkeypatch):
     made = GymnasiumWorld(GymnasiumSettings("on_request:OnRequest/Pole-v1"), 1)
     assert made.limits_episodes
     assert made.reset(0).agent_types["agent"].observation.shape == (1, 1, 4)
+
+
+class Corridor(gymnasium.Env):
+    """Every step costs 1, the fifth ends the episode; action 1 is illegal after the second step."""
+
+    observation_space, action_space = gymnasium.spaces.Box(0, 9, (1,)), gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.time = 0
+        return self._seen(), {"action_mask": self._mask()}
+
+    def step(self, action):
+        self.time += 1
+        over = self.time == 5
+        return self._seen(), -1.0, over, False, {"action_mask": self._mask()}
+
+    def _seen(self):
+        return np.array([self.time], np.float32)
+
+    def _mask(self):
+        return np.array([True, self.time < 2])
+
+
+@pytest.fixture
+def corridor():
+    gymnasium.register("Corridor-v0", entry_point=Corridor, max_episode_steps=9)
+    yield
+    del gymnasium.registry["Corridor-v0"]
+
+
+def test_a_repeated_action_ends_where_it_becomes_illegal(corridor):
+    world = GymnasiumWorld(GymnasiumSettings("Corridor-v0", action_repeat=4), 1)
+    world.reset(0)
+    timestep = world.step({"agent": np.ones((1, 1), np.int64)})
+    (step,) = timestep.agent_types.values()
+    assert step.observation[0, 0].tolist() == [2]
+    assert step.reward[0, 0] == -2
+    assert step.mask[0, 0].tolist() == [True, False]

@@ -219,3 +219,17 @@ def test_no_illegal_move_is_made_to_find_masks(monkeypatch):
     part = schema.part(registry.WORLDS, "pettingzoo/classic/tictactoe_v3", "world")
     assert build_world(part, 1).reset(0).agent_types["player"].mask.all()
     assert not made
+
+
+@pytest.mark.parametrize("processes", [0, 1])
+@pytest.mark.parametrize(
+    ("settings", "path"),
+    [
+        ({"name": "pettingzoo/pettingzoo.classic.tictactoe_v3:nothing"}, "world.name: "),
+        ({"name": "pettingzoo/classic/tictactoe", "options": {"nothing": 1}}, "world.options: "),
+    ],
+)
+def test_a_wrong_function_or_option_is_named_by_its_path(settings, path, processes):
+    part = schema.part(registry.WORLDS, settings | {"processes": processes}, "world")
+    with pytest.raises(CoterieError, match=rf"^{path}.*nothing"):
+        build_world(part, 1)

@@ -17,6 +17,7 @@ HEAD = ["policy", "group", "return", "95% interval", "length", "success"]
 def print_outcome(run: Run, one_of_many: bool = False) -> bool:
     """Print a run's scores and files (`one_of_many`: inside its directory); False when a signal stopped it early."""
     from coterie.training import mp4
+    from coterie.training.run import nobody_learns
     from coterie.training.times import duration, times
 
     summary = run.summary()
@@ -35,8 +36,10 @@ def print_outcome(run: Run, one_of_many: bool = False) -> bool:
     rows |= {"trained, drawn": summary["drawn"]} if "drawn" in summary else {}
     rows |= {"step 0": summary["step_0"]}
     rows |= {"step 0, drawn": summary["step_0"]["drawn"]} if "drawn" in summary["step_0"] else {}
+    if nobody_learns(run):  # all evaluations have the same players
+        rows = {"players": summary["evaluation"]}
     print_results(rows | summary["baselines"])
-    if "best_reason" in summary:  # not in runs of 0.1
+    if "best_reason" in summary and not nobody_learns(run):  # not in runs of 0.1
         print(f"best     step {summary['best_step']:,}: {summary['best_reason']}")
     print(f"run      {run.path}")
     videos = run.videos()[-1:]
@@ -80,9 +83,9 @@ def print_results(results: Mapping[str, Mapping[str, Any]]) -> None:
     rows = []
     for name, result in results.items():
         for group, score in result["groups"].items():
-            low, high = score["return_ci95"]
+            bounds = "–" if score["return_ci95"] is None else "[{:.2f}, {:.2f}]".format(*score["return_ci95"])
             success = _success(result)
-            numbers = [f"{score['return_mean']:.2f}", f"[{low:.2f}, {high:.2f}]", f"{score['length_mean']:.1f}"]
+            numbers = [f"{score['return_mean']:.2f}", bounds, f"{score['length_mean']:.1f}"]
             rows.append([name, group, *numbers, success])
     for line in columns(HEAD, rows, left=2):
         print(f"  {line}")

@@ -344,3 +344,14 @@ class Group:
     @property
     def policy(self) -> Policy:
         return self.actor.policy
+
+
+def preferred_rewards(preference: Preference, own: Experience, group_spec: GroupSpec) -> Array:
+    """The rewards `[T, N, A]` that a group learns from; a preference of your own may return another shape: an error."""
+    rewards = preference.rewards(own)
+    if (found := np.shape(rewards)) != own.reward.shape:
+        raise CoterieError(
+            f"groups.{group_spec.group}.preference: {type(preference).__name__}.rewards must return an array of shape "
+            f"{own.reward.shape} (steps, environments, agents), got {found}"
+        )
+    return rewards

@@ -73,6 +73,14 @@ Range = Real | Whole | Choice
 Space = Mapping[str, Range]  # a setting's name, or its path, -> the values to try
 
 
+def read_once(settings: Any, path: str) -> Iterator[str]:
+    """Paths of settings that are read at the start of a training alone, by the optional member `read_once`."""
+    yield from (f"{path}.{name}" for name in getattr(settings, "read_once", ()))  # optional
+    for spec in dataclasses.fields(settings):
+        if dataclasses.is_dataclass(value := getattr(settings, spec.name)):
+            yield from read_once(value, f"{path}.{spec.name}")
+
+
 def declared(settings: Any, path: str) -> Iterator[tuple[str, Range, Any]]:
     """(path, range, present value) of everything that a settings object and its nested settings declare.
 

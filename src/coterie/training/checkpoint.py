@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import shutil
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -111,7 +112,14 @@ def _checked(directory: Path) -> dict[str, bytes]:
 def _split(value: Any, path: str, arrays: dict[str, Array]) -> Any:
     """Move the arrays of a nested state into a flat dict, leaving placeholders."""
     if isinstance(value, dict):
-        return {key: _split(item, f"{path}/{key}", arrays) for key, item in value.items()}
+        parts = {key: _split(item, f"{path}/{key}", arrays) for key, item in value.items()}
+        if all(isinstance(key, str) for key in parts):
+            return parts
+        if all(type(key) is int for key in parts):  # parameters in the state of PyTorch's optimisers
+            return {"$numbered": {str(key): part for key, part in parts.items()}}
+        raise CheckpointError(f"{path}: the keys of a saved dict must be all strings or all integers, got {[*value]}")
+    if (torch := sys.modules.get("torch")) is not None and isinstance(value, torch.Tensor):
+        return {"$tensor": _split(value.detach().cpu().numpy(), path, arrays)}
     if isinstance(value, np.ndarray) and value.dtype == object:
         return {"$texts": _texts(value, path), "shape": list(value.shape)}
     if isinstance(value, np.ndarray):
@@ -119,9 +127,14 @@ def _split(value: Any, path: str, arrays: dict[str, Array]) -> Any:
         return {"$array": path, "shape": list(value.shape)}  # contiguity turns a scalar into a vector
     if isinstance(value, list):
         return [_split(item, f"{path}/{i}", arrays) for i, item in enumerate(value)]
+    if isinstance(value, tuple):
+        return {"$tuple": _split([*value], path, arrays)}
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    raise TypeError(f"{path}: a checkpoint holds arrays and JSON values, not {type(value).__name__}")
+    raise CheckpointError(
+        f"{path}: a checkpoint holds arrays, tensors, numbers, texts, and dicts, lists and tuples of these, not "
+        f"{type(value).__name__}"
+    )
 
 
 def _texts(array: Array, path: str) -> list[str]:
@@ -129,7 +142,9 @@ def _texts(array: Array, path: str) -> list[str]:
     found = array.ravel().tolist()
     for item in found:
         if not isinstance(item, str):
-            raise TypeError(f"{path}: a checkpoint holds arrays of numbers and of texts, not of {type(item).__name__}")
+            raise CheckpointError(
+                f"{path}: a checkpoint holds arrays of numbers and of texts, not of {type(item).__name__}"
+            )
     return found
 
 
@@ -141,6 +156,14 @@ def _join(value: Any, path: str, arrays: dict[str, Array]) -> Any:
             return texts.reshape(value["shape"])
         if "$array" in value:
             return arrays[value["$array"]].reshape(value["shape"])
+        if "$tensor" in value:
+            import torch  # what saves no tensors is read without PyTorch
+
+            return torch.from_numpy(_join(value["$tensor"], path, arrays).copy())
+        if "$tuple" in value:
+            return tuple(_join(value["$tuple"], path, arrays))
+        if "$numbered" in value:
+            return {int(key): _join(item, f"{path}/{key}", arrays) for key, item in value["$numbered"].items()}
         return {key: _join(item, f"{path}/{key}", arrays) for key, item in value.items()}
     if isinstance(value, list):
         return [_join(item, f"{path}/{i}", arrays) for i, item in enumerate(value)]

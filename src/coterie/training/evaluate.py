@@ -43,7 +43,8 @@ class Result:
     def to_dict(self) -> dict[str, Any]:
         """As JSON: mean return per group and success rate with their 95% intervals, and what the world counted.
 
-        Episodes of one instance say little more than one of them does: intervals count instances, not episodes.
+        One episode has no interval of its return (null). Episodes of one instance say little more than one of them
+        does: intervals count instances, not episodes.
         """
         groups, episodes = {}, len(self.length)
         independent = episodes if self.instance is None else effective_size(self.instance)
@@ -51,7 +52,7 @@ class Result:
             mean, low, high = interval(returns.mean(axis=1), independent)
             groups[name] = {
                 "return_mean": mean,
-                "return_ci95": [low, high],
+                "return_ci95": None if math.isnan(low) else [low, high],
                 "length_mean": float(self.length.mean()),
             }
         plain: dict[str, Any] = {"groups": groups, "success_rate": None}
@@ -71,10 +72,23 @@ def effective_size(cluster: Array) -> float:
 
 
 def interval(samples: Array, independent: float | None = None) -> tuple[float, float, float]:
-    """Mean and the bounds of its 95% interval, by the normal approximation; `independent`: samples that count."""
+    """Mean and the bounds of its 95% interval by Student's t, which holds the mean of a few normal samples as well.
+
+    `independent` is the number of samples that count; with fewer than two, nothing says how far the mean may be off,
+    and the bounds are NaN.
+    """
     mean, count = float(samples.mean()), independent or len(samples)
-    half = 1.96 * float(samples.std(ddof=1)) / math.sqrt(count) if len(samples) > 1 else 0.0
+    if count < 2:
+        return mean, math.nan, math.nan
+    half = student_t(0.975, count - 1) * float(samples.std(ddof=1)) / math.sqrt(count)
     return mean, mean - half, mean + half
+
+
+def student_t(level: float, freedom: float) -> float:
+    """The quantile of Student's t distribution."""
+    from scipy.special import stdtrit
+
+    return float(stdtrit(freedom, level))
 
 
 def wilson(successes: float, episodes: float) -> tuple[float, float]:

@@ -179,6 +179,11 @@ class Run:
         self.summary_file.unlink(missing_ok=True)
 
 
+def nobody_learns(run: Run) -> bool:
+    """Whether no group of the run learns: its scores are those of its players."""
+    return all(group.learner is None for group in run.config().groups.values())
+
+
 def entry(run: Run, summary: Any, *path: str) -> Any:
     """The value at a path of a run's summary; an error if it is missing."""
     found = _reach(summary, path)

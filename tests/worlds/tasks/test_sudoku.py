@@ -6,7 +6,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from coterie.core.types import CoterieError
 from coterie.worlds.tasks.sudoku import SudokuSettings, SudokuState, SudokuTask, in_conflict, parse_grid, rows, solution
+from coterie.worlds.tasks.world import AGENT_TYPE
+from helpers.tasks import make
 
 PUZZLE = "12.4" + "3412" + "21.3" + "432."
 SOLVED = "1234" + "3412" + "2143" + "4321"
@@ -134,3 +137,11 @@ def test_a_program_of_the_tool_runs_in_the_sandbox(live_sandbox):
 def test_wrong_settings_are_named(settings, message):
     with pytest.raises(ValueError, match=message):
         SudokuSettings(**settings)
+
+
+def test_a_task_that_returns_no_outcome_is_named(monkeypatch):
+    world = make("sudoku", 1)
+    world.reset(0)
+    monkeypatch.setattr(type(world.task), "apply", lambda task, state, role, answer: (state, 1.0))
+    with pytest.raises(CoterieError, match=r"SudokuTask\.apply must return an Outcome, got tuple"):
+        world.step({AGENT_TYPE: world.expert(AGENT_TYPE, np.random.default_rng(0))})

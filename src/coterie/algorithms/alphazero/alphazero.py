@@ -21,7 +21,7 @@ import torch
 from coterie.algorithms.alphazero.arena import EloPool, EloSettings, check_games, play_match
 from coterie.algorithms.divergence import demand_finite
 from coterie.algorithms.replay import Replay, ReplaySettings
-from coterie.core.group import GroupSpec, Panel, Preference
+from coterie.core.group import GroupSpec, Panel, Preference, preferred_rewards
 from coterie.core.search_space import Choice, Real, Space
 from coterie.core.types import Array, CoterieError, Experience, Joint, Metrics, State
 from coterie.core.validation import at_least, positive, within
@@ -197,7 +197,7 @@ class AlphaZero:
                 f"group '{self.group_spec.group}': a game was cut off before its end and has no outcome; "
                 "alphazero needs a world without a time limit"
             )
-        rewards, closed = self.preference.rewards(own), own.closed()
+        rewards, closed = preferred_rewards(self.preference, own, self.group_spec), own.closed()
         if not np.array_equal(rewards, own.reward):
             path = f"groups.{self.group_spec.group}"
             raise CoterieError(

@@ -29,7 +29,7 @@ from coterie.algorithms.dqn.transitions import (
     team_trajectories,
 )
 from coterie.algorithms.replay import Drawn, Replay, ReplaySettings
-from coterie.core.group import GroupSpec, Panel, Preference
+from coterie.core.group import GroupSpec, Panel, Preference, preferred_rewards
 from coterie.core.search_space import Choice, Real, Space, Whole
 from coterie.core.types import Array, Experience, Joint, Metrics, State, StateRows
 from coterie.core.validation import at_least, positive, within
@@ -313,7 +313,7 @@ class DQN:
     def store(self, own: Experience, joint: Joint) -> None:
         """Add the transitions that this experience completes to the replay buffers."""
         packed, final = self.policy.pack(own.observation), self.policy.pack(own.finals.observation)
-        rewards = self.preference.rewards(own)
+        rewards = preferred_rewards(self.preference, own, self.group_spec)
         self.extremes[:] = min(self.extremes[0], rewards.min()), max(self.extremes[1], rewards.max())
         if own.mask is None:
             own = replace(own, mask=np.ones((*own.active.shape, self.policy.actions), bool))
@@ -435,7 +435,8 @@ class DQN:
         advised = np.where(batch.active, batch.advised, -1)[..., None]
         share = np.repeat(weight[..., None, None] / np.float32(weight.shape[1]), advised.shape[2], axis=2)
         rows, shares = (self.ordered(part).cpu().numpy().reshape(-1) for part in (advised, share))
-        loss, slope = margin_losses(values.reshape(len(rows), -1), rows, shares, np.float32(self.margin))
+        legal = self.ordered(batch.mask).cpu().numpy().reshape(len(rows), -1)
+        loss, slope = margin_losses(values.reshape(len(rows), -1), legal, rows, shares, np.float32(self.margin))
         total = (loss * shares).reshape(len(weight), -1).sum(axis=1)
         return total, np.float32(self.advice) * slope.reshape(values.shape)
 
@@ -544,10 +545,13 @@ class DQN:
             self.mixer_flat.load(state["mixer_adam"])
         self.state_normalizer.load(state["state_normalizer"])
         for replay, saved in zip(self.replays, state["replays"], strict=True):
-            replay.load(saved | {"rows": with_advice(saved["rows"])}, where)
-        self.pending = [
-            PendingSteps(**{name: a.copy() for name, a in with_advice(saved).items()}) for saved in state["pending"]
-        ]
+            rows = saved["rows"]
+            replay.load(saved | {"rows": self.newer_columns(rows["active"].shape) | rows}, where)
+        self.pending = []
+        for saved in state["pending"]:
+            columns = self.newer_columns(saved["active"].shape)
+            columns["cut"] = np.zeros((len(saved["active"]), saved["active"].shape[2]), bool)
+            self.pending.append(PendingSteps(**{name: a.copy() for name, a in (columns | saved).items()}))
         for pending in self.pending:
             if (steps := pending.reward.shape[1]) != self.settings.n_steps:
                 raise ValueError(f"{where}: learner.n_steps cannot change from {steps} to {self.settings.n_steps}")
@@ -556,10 +560,9 @@ class DQN:
         warm_up = 0 if self.settings.hand_over is None else self.settings.hand_over.warm_up
         self.learned[:] = state.get("learned", max(warm_up, 1))  # likewise: their values are not warmed up or scaled
 
-
-def with_advice(saved: dict[str, Array]) -> dict[str, Array]:
-    """Saved columns with that of advised actions, which checkpoints of 0.2 lack."""
-    return {"advised": np.full(saved["action"].shape, -1)} | saved
+    def newer_columns(self, shape: tuple[int, ...]) -> dict[str, Array]:
+        """Columns of decisions that older checkpoints lack: advised actions, and legal ones since 0.3."""
+        return {"advised": np.full(shape, -1), "mask": np.ones((*shape, self.policy.actions), bool)}
 
 
 def state_stream(net: networks.Net) -> Array:

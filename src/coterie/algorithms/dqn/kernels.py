@@ -116,7 +116,7 @@ def _slopes(
         if advice > 0 and advised >= 0:
             for j in range(len(values)):
                 values[j] = _value(out[i], j, hyperparams.dueling)
-            above, close = margin_loss(values, advised, np.float32(hyperparams.margin))
+            above, close = margin_loss(values, rows.mask[index[i], 0], advised, np.float32(hyperparams.margin))
             sums[3] += weight[i] * above / count
         value = _value(out[i], action, hyperparams.dueling)
         error[i], loss, slope = td_loss(value, target[i], weight[i], count, hyperparams.huber)

@@ -45,21 +45,22 @@ def td_losses(value: Array, target: Array, weight: Array, delta: float) -> tuple
 
 
 @njit(cache=True, error_model="numpy")
-def margin_loss(values: Array, advised: int, margin: Float32) -> tuple[Float32, int]:
+def margin_loss(values: Array, legal: Array, advised: int, margin: Float32) -> tuple[Float32, int]:
     """Large-margin loss of an advised action (Hester et al. 2018, J_E): (loss, the action that comes too close).
 
-    J_E = max_a [Q(s, a) + margin · 1(a ≠ advised)] − Q(s, advised). Its slope is 1 for the action that comes too close
-    and −1 for the advised one, which cancel where these are the same.
+    J_E = max_a [Q(s, a) + margin · 1(a ≠ advised)] − Q(s, advised), over legal actions: nobody learns the values of
+    others. Its slope is 1 for the action that comes too close and −1 for the advised one, which cancel where these are
+    the same.
     """
     close, top = advised, values[advised]
     for j in range(len(values)):
-        if j != advised and values[j] + margin > top:
+        if j != advised and legal[j] and values[j] + margin > top:
             close, top = j, np.float32(values[j] + margin)
     return np.float32(top - values[advised]), close
 
 
 @njit(cache=True, error_model="numpy")
-def margin_losses(values: Array, advised: Array, weight: Array, margin: Float32) -> tuple[Array, Array]:
+def margin_losses(values: Array, legal: Array, advised: Array, weight: Array, margin: Float32) -> tuple[Array, Array]:
     """`margin_loss` of rows `[R, K]`: losses `[R]`, and the slopes `[R, K]` of their sum weighted by `weight [R]`.
 
     Rows without advice, −1, count 0.
@@ -67,7 +68,7 @@ def margin_losses(values: Array, advised: Array, weight: Array, margin: Float32)
     loss, slope = np.zeros(len(values), np.float32), np.zeros_like(values)
     for i in range(len(values)):
         if advised[i] >= 0:
-            loss[i], close = margin_loss(values[i], advised[i], margin)
+            loss[i], close = margin_loss(values[i], legal[i], advised[i], margin)
             slope[i, close] += weight[i]
             slope[i, advised[i]] -= weight[i]
     return loss, slope

@@ -3,7 +3,8 @@
 A transition begins with a decision and runs over the next n−1 decisions of the same sequence: rewards are discounted
 per decision, and the learner adds the value of the next state. It is complete once the n-th next decision has been
 taken or the episode has ended, which may be some rollouts later: incomplete ones wait as `PendingSteps`, so rollouts
-may be of any length.
+may be of any length. Where a member of a team is truncated while others play on, transitions end with that step, with
+fewer than n decisions: the truncated member's next value belongs there.
 
 A *sequence* is what gets one value at a time: an agent in a copy of the world, or, where a mixer joins the values of a
 team, the whole group in a copy. It has one member, or one for each agent.
@@ -27,13 +28,14 @@ class Transitions(NamedTuple):
     reward: Array  # [R] float32: discounted sum until the next state
     discount: Array  # [R] float32: of the next state's value; 0 where the episode terminated
     next_obs: Array  # [R, M, D] likewise: the final observation where the episode was truncated
-    next_mask: Array  # [R, M, K] bool: legal actions there; all of them where the episode was truncated
+    next_mask: Array  # [R, M, K] bool: legal actions there; all of them where the member was truncated
     active: Array  # [R, M] bool: which members decided
-    next_active: Array  # [R, M] bool: which members have a next value
+    next_active: Array  # [R, M] bool: which members have a next value: those that play on or were just truncated
     agent: Array  # [R] int64: index of the first member in its group
     state: Array  # [R, Z] float32: of the whole world, for the mixer
     next_state: Array  # [R, Z] float32
     advised: Array  # [R, M] int64: the advisor's most likely action; −1: no advice
+    mask: Array  # [R, M, K] bool: legal actions of the decision
 
 
 class Trajectories(NamedTuple):
@@ -64,6 +66,8 @@ class PendingSteps(NamedTuple):
     active: Array  # [L, n, M]
     state: Array  # [L, n, Z]
     advised: Array  # [L, n, M]
+    mask: Array  # [L, n, M, K]
+    cut: Array  # [L, M] bool: members that the latest step truncated while others of the sequence play on
     filled: Array  # [L] int: how many slots are in use
 
 
@@ -76,6 +80,8 @@ def no_pending(sequences: int, steps: int, like: Transitions) -> PendingSteps:
         np.zeros((sequences, steps, *like.active.shape[1:]), bool),
         np.zeros((sequences, steps, *like.state.shape[1:]), np.float32),
         np.full((sequences, steps, *like.action.shape[1:]), -1),
+        np.ones((sequences, steps, *like.mask.shape[1:]), bool),
+        np.zeros((sequences, *like.active.shape[1:]), bool),
         np.zeros(sequences, np.int64),
     )
 
@@ -97,6 +103,7 @@ def empty_transitions(
         np.zeros((rows, state), np.float32),
         np.zeros((rows, state), np.float32),
         np.full((rows, members), -1),
+        np.ones((rows, members, actions), bool),
     )
 
 
@@ -127,18 +134,20 @@ def _scan(trajectories: Trajectories, pending: PendingSteps, gamma: float, into:
             if open_ended[i]:
                 continue
             if decides:
-                if pending.filled[i] == n:
+                while pending.filled[i] == n or (pending.filled[i] > 0 and pending.cut[i].any()):
                     _write_decision(pending, i, 0, into, row)
-                    into.discount[row] = gamma**n
+                    into.discount[row] = gamma ** pending.filled[i]
                     into.agent[row] = trajectories.agent[i]
                     _write_next(trajectories.observation[t, i], trajectories.state[t, i], into, row)
                     for m in range(members):
-                        into.next_active[row, m] = trajectories.active[t, i, m]
+                        into.next_active[row, m] = trajectories.active[t, i, m] or pending.cut[i, m]
                         for k in range(trajectories.mask.shape[3]):
-                            into.next_mask[row, m, k] = trajectories.mask[t, i, m, k]
+                            into.next_mask[row, m, k] = trajectories.mask[t, i, m, k] or pending.cut[i, m]
                     row += 1
                     _drop_oldest(pending, i)
                 _append(pending, i, trajectories, t)
+                for m in range(members):
+                    pending.cut[i, m] = trajectories.truncated[t, i, m]
             count = pending.filled[i]
             for slot in range(count):
                 pending.reward[i, slot] += gamma ** (count - 1 - slot) * trajectories.reward[t, i]
@@ -157,6 +166,7 @@ def _scan(trajectories: Trajectories, pending: PendingSteps, gamma: float, into:
                     into.next_active[row, m] = trajectories.truncated[t, i, m]
                 row += 1
             pending.filled[i] = 0
+            pending.cut[i] = False
     return row
 
 
@@ -186,6 +196,8 @@ def _write_decision(pending: PendingSteps, i: int, slot: int, into: Transitions,
         into.advised[row, m] = pending.advised[i, slot, m]
         for j in range(size):
             into.observation[row, m, j] = pending.observation[i, slot, m, j]
+        for k in range(into.mask.shape[2]):
+            into.mask[row, m, k] = pending.mask[i, slot, m, k]
     for j in range(into.state.shape[1]):
         into.state[row, j] = pending.state[i, slot, j]
 
@@ -212,6 +224,8 @@ def _append(pending: PendingSteps, i: int, trajectories: Trajectories, t: int) -
         pending.advised[i, slot, m] = trajectories.advised[t, i, m]
         for j in range(size):
             pending.observation[i, slot, m, j] = trajectories.observation[t, i, m, j]
+        for k in range(trajectories.mask.shape[3]):
+            pending.mask[i, slot, m, k] = trajectories.mask[t, i, m, k]
     for j in range(trajectories.state.shape[2]):
         pending.state[i, slot, j] = trajectories.state[t, i, j]
     pending.filled[i] = slot + 1
@@ -229,6 +243,8 @@ def _drop_oldest(pending: PendingSteps, i: int) -> None:
             pending.advised[i, slot, m] = pending.advised[i, slot + 1, m]
             for j in range(size):
                 pending.observation[i, slot, m, j] = pending.observation[i, slot + 1, m, j]
+            for k in range(pending.mask.shape[3]):
+                pending.mask[i, slot, m, k] = pending.mask[i, slot + 1, m, k]
         for j in range(pending.state.shape[2]):
             pending.state[i, slot, j] = pending.state[i, slot + 1, j]
     pending.filled[i] -= 1

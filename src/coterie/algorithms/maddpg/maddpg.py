@@ -32,7 +32,7 @@ from coterie.algorithms.maddpg import kernels, outcomes
 from coterie.algorithms.maddpg.kernels import Draws
 from coterie.algorithms.maddpg.outcomes import Targets
 from coterie.algorithms.replay import MemorySettings, Replay
-from coterie.core.group import GroupSpec, Panel, Preference, Risk, RiskParameters
+from coterie.core.group import GroupSpec, Panel, Preference, Risk, RiskParameters, preferred_rewards
 from coterie.core.search_space import Choice, Real, Space, Whole
 from coterie.core.types import Array, CoterieError, Experience, Joint, Metrics, State, TargetPolicy
 from coterie.core.validation import at_least, positive, within
@@ -382,7 +382,7 @@ class MADDPG:
     def remember(self, own: Experience, joint: Joint) -> PendingSteps:
         """Add the transitions that this experience completes to the replay; returns all its steps."""
         self.probe(own)
-        rewards = self.preference.rewards(own)
+        rewards = preferred_rewards(self.preference, own, self.group_spec)
         rows, self.pending, steps = self.layout.complete(joint, rewards, self.pending, self.settings.gamma)
         self.replay.add(rows)
         return steps

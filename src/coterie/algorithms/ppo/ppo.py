@@ -34,7 +34,7 @@ from coterie.algorithms.ppo.minibatches import (
     to_device,
     valid_rows,
 )
-from coterie.core.group import GroupSpec, Panel, Preference, Risk
+from coterie.core.group import GroupSpec, Panel, Preference, Risk, preferred_rewards
 from coterie.core.search_space import Choice, Real, Space, Whole
 from coterie.core.types import Array, Experience, Joint, Metrics, State, StateRows
 from coterie.core.validation import at_least, positive, within
@@ -234,7 +234,7 @@ class PPO:
     def apply_preference(self, own: Experience) -> tuple[Experience, Metrics]:
         """The experience with the rewards that the group's preference makes of it, and metrics of whole episodes."""
         if self.outcomes is None:
-            return replace(own, reward=self.preference.rewards(own)), {}
+            return replace(own, reward=preferred_rewards(self.preference, own, self.group_spec)), {}
         return self.outcomes.replace_rewards(own)
 
     def schedule(self, progress: float) -> Hyperparams:

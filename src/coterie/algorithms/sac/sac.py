@@ -31,7 +31,7 @@ from coterie.algorithms.replay import MemorySettings, Replay
 from coterie.algorithms.sac import kernels, losses
 from coterie.algorithms.sac.kernels import Draws
 from coterie.algorithms.sac.losses import Hyperparams
-from coterie.core.group import GroupSpec, Panel, Preference
+from coterie.core.group import GroupSpec, Panel, Preference, preferred_rewards
 from coterie.core.search_space import Choice, Real, Space
 from coterie.core.types import Array, Experience, Joint, Metrics, State
 from coterie.core.validation import at_least, positive, within
@@ -72,6 +72,11 @@ class TemperatureSettings:
     learning_rate: float | None = None  # of Adam; None: the policy's
 
     SEARCH: ClassVar[Space] = {"start": Real(0.01, 1.0, log=True)}  # what `coterie tune` tries
+
+    @property
+    def read_once(self) -> tuple[str, ...]:
+        """Settings that a training reads at its start alone: population-based training leaves them as they are."""
+        return ("start",) if self.learned else ()
 
     def __post_init__(self) -> None:
         positive("start", self.start)
@@ -210,7 +215,7 @@ class SAC:
 
     def remember(self, own: Experience, joint: Joint) -> None:
         """Add the transitions that this experience completes to the replay."""
-        rewards = self.preference.rewards(own)
+        rewards = preferred_rewards(self.preference, own, self.group_spec)
         rows, self.pending, _ = self.layout.complete(joint, rewards, self.pending, self.settings.gamma)
         self.replay.add(rows)
 

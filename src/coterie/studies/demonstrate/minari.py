@@ -95,11 +95,11 @@ def from_minari(dataset_id: str, experiment: str, overrides: list[str] | None = 
     rows: dict[str, list[Any]] = {}
     episodes, counts, finals = [], [], []
     for number, episode in enumerate(dataset.iterate_episodes()):
-        seen = _observation(spec, episode.observations, dataset_id)
+        seen = _observation(spec, episode.observations, dataset.observation_space, dataset_id)
         count, infos = len(episode.rewards), episode.infos or {}
         columns = {
             "observation": map_tree(lambda array: array[:-1], seen),
-            "action": _action(spec, episode.actions, count, dataset_id),
+            "action": _action(spec, episode.actions - _first(dataset.action_space), count, dataset_id),
             "reward": np.asarray(episode.rewards, np.float32),
             "terminated": np.asarray(episode.terminations, bool),
             "truncated": np.asarray(episode.truncations, bool),
@@ -150,13 +150,18 @@ def _refuse_squashed(settings: Any, space: Any, dataset_id: str) -> None:
         )
 
 
-def _observation(spec: GroupSpec, value: Any, dataset_id: str) -> Tree:
+def _first(space: Any) -> Any:
+    """The smallest value of a Gymnasium space of choices, which is 0 in ours; 0 for other spaces."""
+    return getattr(space, "start", 0)
+
+
+def _observation(spec: GroupSpec, value: Any, theirs: Any, dataset_id: str) -> Tree:
     """A trajectory's observations in the group's space."""
     space = spec.spaces.observation
     parts = space.entries if isinstance(space, Dict) else {"": space}
     found = {}
     for name, part in parts.items():
-        array = np.asarray(value[name] if name else value)
+        array = np.asarray(value[name] if name else value) - _first(theirs[name] if name else theirs)
         shape = part.shape if isinstance(part, Box) else ()
         if array.shape[1:] != shape:
             raise CoterieError(f"'{dataset_id}' has observations {array.shape[1:]}, this world has {shape}")

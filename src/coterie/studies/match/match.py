@@ -103,14 +103,14 @@ class Pairing:
         """The mean of `first` or `second` and its 95% interval.
 
         The rotations of one start count as one observation. Without chance in world and players, every rotation
-        repeats one game, and there is no interval.
+        repeats one game, and there is no interval; nor from a single start.
         """
         mean = float(returns.mean())
         if all(len(np.unique(self.game[self.rotation == r])) == 1 for r in np.unique(self.rotation)):
             return mean, None
         _, cluster = np.unique(self.start, return_inverse=True)
         _, low, high = interval(np.bincount(cluster, returns) / np.bincount(cluster))
-        return mean, (low, high)
+        return mean, None if math.isnan(low) else (low, high)
 
 
 def sides(table: schema.Config, world: World) -> list[tuple[list[str], list[str]]]:
@@ -118,7 +118,10 @@ def sides(table: schema.Config, world: World) -> list[tuple[list[str], list[str]
     group_specs = list(build.build_group_specs(table, world).values())
     agents = [agent for agent_type in world.agent_types.values() for agent in agent_type.agents]
     if len(agents) < 2:
-        raise CoterieError("a match needs at least two agents at the table")
+        raise CoterieError(
+            f"a match needs at least two agents at the table, and '{table.experiment}' has one; 'coterie eval RUN' "
+            "scores a run there, 'coterie compare RUN RUN' several"
+        )
     first = list(group_specs[0].agents) if len(group_specs) > 1 else agents[:1]
     rest = [agent for agent in agents if agent not in first]
     if len(world.agent_types) > 1:

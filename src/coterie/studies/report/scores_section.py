@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from coterie.studies import html, statistics
-from coterie.training.run import Run, entry, number
+from coterie.training.run import Run, entry, nobody_learns, number
 from coterie.training.times import duration, times
 
 HEAD = ["policy", "group", "return", "95% interval", "length", "success"]
@@ -69,6 +69,8 @@ def _order(finished: Sequence[Finished], places: dict[str, list[str]]) -> Iterab
 
 def _policies(run: Run, summary: dict[str, Any]) -> dict[str, list[str]]:
     """The policies that a summary scores -> where in it."""
+    if nobody_learns(run):  # all evaluations have the same players
+        return {"players": ["evaluation"]} | {name: ["baselines", name] for name in entry(run, summary, "baselines")}
     places = {"trained (best)": ["evaluation"], "trained (last)": ["last"], "step 0": ["step_0"]}
     if "drawn" in summary:  # of taught groups
         places |= {"trained (best), actions drawn": ["drawn"], "step 0, actions drawn": ["step_0", "drawn"]}
@@ -80,7 +82,7 @@ def _rows(policy: str, run: Run, summary: dict[str, Any], place: list[str]) -> l
     rows = []
     for group in entry(run, summary, *place, "groups"):
         mean, length = (number(run, summary, *place, "groups", group, key) for key in ("return_mean", "length_mean"))
-        low, high = entry(run, summary, *place, "groups", group, "return_ci95")
+        low, high = entry(run, summary, *place, "groups", group, "return_ci95") or (None, None)
         rows.append(Row(policy, group, mean, low, high, length, rate))
     return rows
 

@@ -23,7 +23,7 @@ from typing import Any
 
 from coterie.config.schema import Config, ConfigError
 from coterie.core import seeding
-from coterie.core.search_space import Range, Real, range_to_dict
+from coterie.core.search_space import Range, Real, range_to_dict, read_once
 from coterie.core.types import CoterieError
 from coterie.studies.tune.tune import (
     Files,
@@ -138,8 +138,14 @@ def demand_plan(plan: Plan, base: Config) -> None:
 def changeable(base: Config, plan: Plan) -> dict[str, Range]:
     """The searched settings that may change while a policy trains: real numbers of learners."""
     _, space = searched(base, plan)
+    fixed = set[str]()
+    for name, group in base.groups.items():
+        if group.learner is not None:
+            fixed.update(read_once(group.learner.settings, f"groups.{name}.learner"))
     found: dict[str, Range] = {
-        path: known for path, known in space.items() if isinstance(known, Real) and ".learner." in path
+        path: known
+        for path, known in space.items()
+        if isinstance(known, Real) and ".learner." in path and path not in fixed
     }
     if not found:
         raise ConfigError("--sampler pbt: no real number of a learner is searched; others cannot change on the way")

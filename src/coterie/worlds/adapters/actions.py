@@ -55,7 +55,7 @@ def convert_action_space(space: Any, settings: ActionSettings | None = None) -> 
     if isinstance(space, gymnasium.spaces.Discrete):
         ours: ActionSpace = Discrete(int(space.n))
     elif all(numeric):
-        bounds = [bounds_of(leaf, settings.limit) for leaf in leaves]
+        bounds = [bounds_of(leaf, settings.limit, settings.one_sided == "squash") for leaf in leaves]
         low, high = (np.concatenate([b[side].ravel() for b in bounds]) for side in (0, 1))
         shape = (len(low),) if isinstance(space, NESTED) else space.shape
         ours = Box(shape, _scalar_if_constant(low.reshape(shape)), _scalar_if_constant(high.reshape(shape)))
@@ -115,11 +115,18 @@ def is_one_sided(leaf: Any) -> Array:
     return _finite(leaf.low) != _finite(leaf.high)
 
 
-def bounds_of(box: Any, limit: float) -> tuple[Array, Array]:
-    """The bounds of a Gymnasium Box as float64, missing ones replaced."""
+def bounds_of(box: Any, limit: float, squash: bool) -> tuple[Array, Array]:
+    """The bounds of a Gymnasium Box as float64, missing ones replaced.
+
+    They lie `limit` beyond 0 or beyond the other bound, whichever is farther; with `squash` beyond the other bound,
+    because draws then have the size of the range.
+    """
     low, high = (np.where(_finite(bound), bound, np.inf) for bound in (box.low, box.high))
-    lowest = np.where(np.isfinite(low), low, np.minimum(np.where(np.isfinite(high), high, 0), 0) - limit)
-    highest = np.where(np.isfinite(high), high, np.maximum(np.where(np.isfinite(low), low, 0), 0) + limit)
+    from_low, from_high = (np.where(np.isfinite(bound), bound, 0) for bound in (low, high))
+    if not squash:
+        from_low, from_high = np.maximum(from_low, 0), np.minimum(from_high, 0)
+    lowest = np.where(np.isfinite(low), low, from_high - limit)
+    highest = np.where(np.isfinite(high), high, from_low + limit)
     return lowest.astype(np.float64), highest.astype(np.float64)
 
 
@@ -175,8 +182,9 @@ def _reader(space: Any, row: Array, start: int, settings: ActionSettings, levels
             return lambda: (own + offset).astype(dtype), stop
         case gymnasium.spaces.MultiBinary():
             return lambda: own.astype(dtype), stop
-    low, high = (bound.astype(dtype) for bound in bounds_of(space, settings.limit))
-    if not levels and settings.one_sided == "squash" and (one_sided := is_one_sided(space)).any():
+    squash = not levels and settings.one_sided == "squash"
+    low, high = (bound.astype(dtype) for bound in bounds_of(space, settings.limit, squash))
+    if squash and (one_sided := is_one_sided(space)).any():
         above = _finite(space.low)
 
         def read() -> Array:

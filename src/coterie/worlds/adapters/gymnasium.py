@@ -257,7 +257,10 @@ class ExternalGymnasiumEnv:
         return over
 
     def _repeat(self, action: Any) -> Any:
-        """Act alike for several frames, until the episode or its time is over; returns the last with all rewards."""
+        """Act alike for several frames, until the episode or its time is over; returns the last with all rewards.
+
+        An action that becomes illegal ends as well: the agent decides anew.
+        """
         total = 0.0
         for frame in range(min(self.action_repeat, self._limit - self._elapsed_steps)):
             returned = self._step(action)
@@ -267,6 +270,10 @@ class ExternalGymnasiumEnv:
             total += as_reward(returned[1], self._weights, self._warn)
             if returned[2] or returned[3]:
                 break
+            if self._mask is not None:
+                self._write_mask(returned[0], returned[4])
+                if not self._mask[0, self._arrays.action.item(0)]:
+                    break
         return returned[0], total, *returned[2:]
 
     def _write_mask(self, observation: Any, info: Any) -> None:

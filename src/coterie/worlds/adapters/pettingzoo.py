@@ -111,6 +111,10 @@ def _build(
     names = [factory] if factory else [name for name in wanted if name in vars(module)]
     if not names:
         raise CoterieError(f"{module.__name__}: expected a function {' or '.join(wanted)}, got none")
+    if names[0] not in dir(module):
+        raise CoterieError(
+            f"world.name: {family}/{settings.id}: the module '{module.__name__}' has no function '{names[0]}'"
+        )
     options = settings.options | ({"render_mode": "rgb_array"} if settings.render else {})
     make = functools.partial(getattr(module, names[0]), **options)
     env = make()

@@ -145,7 +145,7 @@ class ProcessWorker:
         self._reply_timeout = STARTUP_TIMEOUT
         result = self.receive()
         if isinstance(result, EnvFailure):
-            raise ExternalEnvError(f"{self.spec.world_name}: cannot be built: {result.message}")
+            raise _build_error(self.spec, result.message)
         if isinstance(result, CoterieError):
             raise result
         env_spec: EnvSpec = result
@@ -228,6 +228,12 @@ class ProcessWorker:
         self._process.join()
 
 
+def _build_error(spec: WorkerSpec, message: str) -> ExternalEnvError:
+    """The error of an environment that cannot be built; it names `world.options` where the constructor rejects one."""
+    path = "world.options: " if "unexpected keyword argument" in message else ""
+    return ExternalEnvError(f"{path}{spec.world_name}: cannot be built: {message}")
+
+
 def start_workers(spec: WorkerSpec, num_envs: int) -> tuple[list[Worker], EnvSpec, BatchArrays]:
     """Build all environments and the arrays they write into."""
     if not spec.processes:
@@ -237,7 +243,7 @@ def start_workers(spec: WorkerSpec, num_envs: int) -> tuple[list[Worker], EnvSpe
         except CoterieError:
             raise
         except (Exception, SystemExit) as error:  # third-party constructors may raise anything
-            raise ExternalEnvError(f"{spec.world_name}: cannot be built: {describe_error(error)}") from error
+            raise _build_error(spec, describe_error(error)) from error
         arrays = BatchArrays(batch.env_spec, num_envs)
         batch.attach(arrays)
         return [LocalWorker(batch, copies)], batch.env_spec, arrays

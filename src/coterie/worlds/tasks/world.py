@@ -20,7 +20,7 @@ import numpy as np
 
 from coterie.core import seeding
 from coterie.core.text import Utterance
-from coterie.core.types import AgentStep, AgentType, Array, Counters, Mean, State, Text, TimeStep
+from coterie.core.types import AgentStep, AgentType, Array, CoterieError, Counters, Mean, State, Text, TimeStep
 from coterie.core.world import rebuild
 from coterie.worlds.tasks.env_workers import EnvWorkers
 from coterie.worlds.tasks.render import draw_text
@@ -122,6 +122,11 @@ class TaskWorld:
         )
         timestep = self._empty()
         for n, answer, outcome in zip(active, answers, outcomes, strict=True):
+            if not isinstance(outcome, Outcome):
+                task = type(self.task).__name__
+                raise CoterieError(
+                    f"{task}.apply must return an Outcome, got {type(outcome).__name__} ({outcome!r:.60})"
+                )
             self._answered(timestep, n, answer, outcome)
         self._end(timestep)
         return timestep if self._is_fork else self._observed(timestep)  # nobody plays on from a fork
