@@ -55,7 +55,9 @@ FAMILIES = {
         *("lava-doorkey-teacher", "two-door-teacher", "spread-teacher", "gridworld-teacher"),
     ),
 }
-OLDER_CODE: tuple[str, ...] = ()  # results of an algorithm that has changed since; docs/results/open-targets.md has newer
+OLDER_CODE: tuple[
+    str, ...
+] = ()  # results of an algorithm that has changed since; docs/results/open-targets.md has newer
 AUCTIONS = {  # experiment -> its arms in auction-study.json
     "auction-pair": ("pair",),
     "auction-neutral": ("neutral-2", "neutral-3", "neutral-4", "neutral-5"),
