@@ -36,7 +36,7 @@ th, td:first-child { white-space: normal } td:first-child { overflow-wrap: anywh
 """
 STYLE += "".join(f".text-{i} :is(td, th):nth-child({i}) {{ text-align: left }}\n" for i in range(2, 8))
 LONG = 40  # characters from which on a cell may wrap
-NAME = 24  # characters from which on a word may wrap at its dots
+NAME = 24  # characters from which on setting=value may wrap at its dots
 NARROW = '<meta name=viewport content="width=device-width, initial-scale=1">'
 
 
@@ -74,9 +74,11 @@ def _cell(word: str) -> str:
 
 
 def _breakable(text: str) -> str:
-    """Escaped text whose long names of settings and paths may wrap after their dots, slashes and equals signs."""
+    """Escaped text in which long words of the form setting=value may wrap after their dots, slashes and equals signs."""
     return "".join(
-        re.sub(r"([._=/]+)(?=\w)", r"\1<wbr>", html.escape(word)) if len(word) > NAME else html.escape(word)
+        re.sub(r"([._=/]+)(?=\w)", r"\1<wbr>", html.escape(word))
+        if "=" in word and len(word) > NAME
+        else html.escape(word)
         for word in re.split(r"(\s+)", text)
     )
 
