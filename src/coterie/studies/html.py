@@ -74,7 +74,7 @@ def _cell(word: str) -> str:
 
 
 def _breakable(text: str) -> str:
-    """Escaped text in which long words of the form setting=value may wrap after their dots, slashes and equals signs."""
+    """Escaped text in which long words of the form setting=value may wrap after dots, slashes and equals signs."""
     return "".join(
         re.sub(r"([._=/]+)(?=\w)", r"\1<wbr>", html.escape(word))
         if "=" in word and len(word) > NAME
