@@ -238,3 +238,14 @@ def test_a_shell_completes_commands_experiments_and_runs(tmp_path, line, expecte
     command = [sys.executable, "-c", "import sys; sys.argv = ['coterie']; from coterie.cli import main; main()"]
     done = subprocess.run(command, capture_output=True, text=True, env=environment() | words, cwd=tmp_path)
     assert done.stdout.split() == [expected], done.stderr
+
+
+def test_the_doctor_keeps_a_package_and_its_version_on_one_line(coterie_, monkeypatch):
+    monkeypatch.setattr(doctor, "version", lambda name: "123.456.7")
+    code, out, _ = coterie_("doctor")
+    assert code == 0
+    for _, packages in doctor.EXTRAS.values():
+        for name in packages:
+            assert any(f"{name} 123.456.7" in line for line in out.splitlines()), name
+    assert max(map(len, out.splitlines()[:40])) <= 80
+    assert doctor.TOGETHER not in out

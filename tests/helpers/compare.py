@@ -21,8 +21,9 @@ def fabricate(
     finished=True,
     experiment=GRID,
     start=0.0,
+    first=0,
 ):
-    """A run evaluated every 100 steps and every second; a second group gets 1 more."""
+    """A run evaluated every 100 steps and every second, from `first` and `start` on; a second group gets 1 more."""
     run = Run.create(path, schema.load(str(experiment), list(words)))
     names = list(run.config().groups)
 
@@ -30,7 +31,7 @@ def fabricate(
         return {"groups": {name: {"return_mean": value + number} for number, name in enumerate(names)}}
 
     lines = [
-        {"env_steps": 100 * i, "wall_s": start + i, "team/entropy": 1.0}
+        {"env_steps": first + 100 * i, "wall_s": start + i, "team/entropy": 1.0}
         | {f"{name}/eval/return_mean": value + number for number, name in enumerate(names)}
         for i, value in enumerate(curve)
     ]

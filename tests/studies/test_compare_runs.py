@@ -197,3 +197,9 @@ def test_a_summary_without_what_it_should_hold_is_named(coterie_, tmp_path, dama
     code, out, err = coterie_("compare", run.path)
     assert (code, out) == (1, "")
     assert err == f"coterie: '{run.summary_file}' is damaged: it has no number '{missing}'\n"
+
+
+def test_seconds_of_a_curve_begin_when_step_0_was_evaluated(tmp_path):
+    assert runs.read_curve(fabricate(tmp_path / "slow", start=5.0), ["team"]).wall.tolist() == [0, 1, 2]
+    later = fabricate(tmp_path / "later", start=5.0, first=100)  # step 0 was not evaluated
+    assert runs.read_curve(later, ["team"]).wall.tolist() == [5, 6, 7]

@@ -108,7 +108,7 @@ def test_what_is_drawn(sweep, monkeypatch, drawing):
     monkeypatch.setattr(Figure, "savefig", lambda self, *a, **k: drawn.append(self))
     show.draw(compared(sweep, threshold=5.0))
     steps, wall, profile, intervals = drawn[0].axes
-    assert (steps.get_xlabel(), wall.get_xlabel()) == ("environment steps", "wall-clock seconds")
+    assert (steps.get_xlabel(), wall.get_xlabel()) == ("environment steps", "seconds of training")
     assert all(axes.get_ylabel() for axes in drawn[0].axes)
     assert steps.lines[0].get_ydata().tolist() == [0, 5, 7.5]
     assert wall.lines[0].get_xdata().tolist() == [0, 1, 2]
@@ -140,7 +140,7 @@ def test_a_panel_says_that_runs_share_nothing(tmp_path, monkeypatch, drawing):
     drawn = []
     monkeypatch.setattr(Figure, "savefig", lambda self, *a, **k: drawn.append(self))
     for seed, start in enumerate((0.0, 9.0)):
-        fabricate(tmp_path / "apart" / str(seed), FAST, f"seed={seed}", start=start)
+        fabricate(tmp_path / "apart" / str(seed), FAST, f"seed={seed}", first=100, start=start)
         fabricate(tmp_path / "together" / str(seed), SLOW, f"seed={seed}")
     show.draw(compared(tmp_path / "apart"))
     show.draw(compared(tmp_path))

@@ -304,7 +304,7 @@ def test_steps_are_thousands_and_seconds_begin_at_zero_in_both_forms():
     from matplotlib.figure import Figure
 
     axes = Figure().add_subplot()
-    for label, key, value in ((figures.STEPS, "tickformat", "~s"), (figures.SECONDS, "rangemode", "tozero")):
+    for label, key, value in ((figures.STEPS, "tickformat", "~s"), (figures.TRAINING, "rangemode", "tozero")):
         one = Series("a", "#000000", LINE + 2000, Estimate(LINE, None, None))
         assert interactive.to_dict(Chart("t", label, "y", (one,)))["layout"]["xaxis"][key] == value
         axes.plot(one.x, LINE)

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 NAME, WIDTH = 14, 80
+TOGETHER = "\N{NO-BREAK SPACE}"  # printed as a space; no line ends there
 NEEDED = (
     *("numpy", "numba", "scipy", "threadpoolctl", "torch", "safetensors", "pydantic", "omegaconf", "pyyaml"),
     *("typer", "rich", "matplotlib", "pillow"),
@@ -64,12 +65,13 @@ def examine() -> Iterator[str]:
 
 
 def line(name: str, text: str) -> list[str]:
-    """A name and its text in two columns; long texts continue below."""
+    """A name and its text in two columns; long texts continue below, never at a no-break space."""
     margin = " " * (NAME + 3)
     folded = textwrap.wrap(
         text, WIDTH, initial_indent=margin, subsequent_indent=margin, break_on_hyphens=False, break_long_words=False
     ) or [margin]
-    return [f"  {name:{NAME}} {folded[0].strip()}".rstrip(), *folded[1:]]
+    first, *others = [part.replace(TOGETHER, " ") for part in folded]
+    return [f"  {name:{NAME}} {first.strip()}".rstrip(), *others]
 
 
 def describe_extra(extra: str, purpose: str, packages: tuple[str, ...]) -> str:
@@ -77,7 +79,7 @@ def describe_extra(extra: str, purpose: str, packages: tuple[str, ...]) -> str:
     known = {name: version(name) for name in packages}
     missing = [name for name, found in known.items() if found is None]
     if not missing:
-        return ", ".join(f"{name} {found}" for name, found in known.items())
+        return ", ".join(f"{name}{TOGETHER}{found}" for name, found in known.items())
     lacks = f" (missing: {', '.join(missing)})" if missing and len(missing) < len(packages) else ""
     return f"not installed{lacks}: {purpose}; pip install 'coterie[{extra}]'"
 

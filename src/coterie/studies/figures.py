@@ -20,7 +20,7 @@ import numpy as np
 from coterie.core.types import Array
 from coterie.studies.statistics import Estimate
 
-STEPS, SECONDS, TRAINING = "environment steps", "wall-clock seconds", "seconds of training"  # labels of x axes
+STEPS, TRAINING = "environment steps", "seconds of training"  # labels of x axes
 COLOURS = (
     *("#0072b2", "#d55e00", "#009e73", "#cc79a7"),
     *("#e69f00", "#56b4e9", "#8c643c", "#444444"),
@@ -95,7 +95,7 @@ def label_panel(axes: Any, title: str, x: str, y: str) -> None:
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
     axes.tick_params(labelsize=9, color=REFERENCE)
-    if x in (SECONDS, TRAINING):
+    if x == TRAINING:
         axes.set_xlim(left=0)
     if x == STEPS:
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))  # 200k, 1M

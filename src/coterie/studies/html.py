@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import html
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -35,6 +36,7 @@ th, td:first-child { white-space: normal } td:first-child { overflow-wrap: anywh
 """
 STYLE += "".join(f".text-{i} :is(td, th):nth-child({i}) {{ text-align: left }}\n" for i in range(2, 8))
 LONG = 40  # characters from which on a cell may wrap
+NAME = 24  # characters from which on setting=value may wrap at its dots
 NARROW = '<meta name=viewport content="width=device-width, initial-scale=1">'
 
 
@@ -68,7 +70,17 @@ def _is_of_words(column: Sequence[str]) -> bool:
 
 
 def _cell(word: str) -> str:
-    return f"<td{' class=long' if len(word) > LONG else ''}>{html.escape(word)}"
+    return f"<td{' class=long' if len(word) > LONG else ''}>{_breakable(word)}"
+
+
+def _breakable(text: str) -> str:
+    """Escaped text in which long words of the form setting=value may wrap after dots, slashes and equals signs."""
+    return "".join(
+        re.sub(r"([._=/]+)(?=\w)", r"\1<wbr>", html.escape(word))
+        if "=" in word and len(word) > NAME
+        else html.escape(word)
+        for word in re.split(r"(\s+)", text)
+    )
 
 
 def folded(summary: str, parts: Iterable[str], unfolded: bool = False, large: bool = False) -> str:

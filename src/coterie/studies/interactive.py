@@ -115,7 +115,7 @@ def to_dict(chart: Chart) -> dict[str, Any]:
     several = len(chart.series) + len(chart.references) > 1
     x: dict[str, Any] = {"gridcolor": "#eee", "zeroline": False, "automargin": True, **ticks}
     x["title"] = {"text": chart.x, "standoff": 10}
-    if chart.x in (figures.SECONDS, figures.TRAINING):
+    if chart.x == figures.TRAINING:
         x["rangemode"] = "tozero"
     if chart.x == figures.STEPS:
         x["tickformat"] = "~s"  # 2k, 1M, as in the pictures

@@ -28,7 +28,7 @@ class Curve:
     """Evaluations during training, on validation episodes."""
 
     steps: Array  # [T] environment steps
-    wall: Array  # [T] seconds
+    wall: Array  # [T] seconds since step 0 was evaluated
     value: Array  # [T] mean return
 
 
@@ -130,7 +130,8 @@ def read_curve(run: Run, groups: Sequence[str]) -> Curve:
     points = [(r["env_steps"], r["wall_s"], np.mean([r[n] for n in names])) for r in run.metrics() if names[0] in r]
     if not points:
         raise CoterieError(f"'{run.path}' has no evaluations in its metrics.jsonl")
-    return Curve(*np.array(points, float).T)
+    steps, wall, returns = np.array(points, float).T
+    return Curve(steps, wall - wall[0] if steps[0] == 0 else wall, returns)
 
 
 def compared_settings(config: configs.Config) -> dict[str, Any]:

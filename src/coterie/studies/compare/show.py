@@ -355,7 +355,7 @@ def picture_from_dict(found: Mapping[str, Any]) -> Picture:
 def charts(comparison: Comparison) -> list[Chart]:
     """The learning curves against steps and seconds, as charts of a page."""
     picture, found = picture_of(comparison), []
-    for axis, label in (("steps", figures.STEPS), ("wall", figures.SECONDS)):
+    for axis, label in (("steps", figures.STEPS), ("wall", figures.TRAINING)):
         series = tuple(one for one in picture.series(axis, named=True) if len(one.x))
         note = "" if series else f"no {'steps' if axis == 'steps' else 'seconds'} that all runs share"
         title = f"validation {picture.unit}" + (" against time" if axis == "wall" else "")
@@ -398,7 +398,7 @@ def draw_picture(picture: Picture) -> bytes:
     _draw_curves(figure.add_subplot(above[0]), picture, "steps")
     figures.label_panel(figure.axes[-1], f"validation {unit} against steps", figures.STEPS, f"IQM of {unit}")
     _draw_curves(figure.add_subplot(above[1]), picture, "wall")
-    figures.label_panel(figure.axes[-1], f"validation {unit} against time", figures.SECONDS, f"IQM of {unit}")
+    figures.label_panel(figure.axes[-1], f"validation {unit} against time", figures.TRAINING, f"IQM of {unit}")
     axes = figure.add_subplot(below[0])
     for place, one in enumerate(picture.variants):
         line = Series("", figures.colour(place), picture.thresholds, one.profile, dash=place // len(figures.COLOURS))
