@@ -41,6 +41,12 @@ def test_choices_are_drawn_by_temperature(tmp_path):
     assert len(drawn.action) > 2 * len(best.action)
 
 
+@pytest.mark.parametrize(("calibration", "succeeds"), [("batch", True), ("none", False)])
+def test_calibration_removes_a_prior_for_some_words(tmp_path, calibration, succeeds):
+    part = play(tmp_path, f"planner:lm=helpers.planner:BIASED,calibration={calibration},{CODEC}", 2)
+    assert all(episode.success is succeeds for episode in part.episodes)
+
+
 def test_answers_that_are_missing_are_never_labels(tmp_path):
     words = "lm.name=helpers.planner:SILENT,lm.max_abstentions=1"
     part = play(tmp_path, f"planner:{words},calibration=none,{CODEC}", 1)
