@@ -112,6 +112,16 @@ def test_weight_decay_and_noise_change_what_is_learned():
     assert not np.allclose(found[2], found[0])
 
 
+def test_gradients_are_cut_to_the_largest_norm():
+    spec, moved = group_spec(), []
+    for norm in (1.0, 1e-10):  # far below Adam's epsilon: a step is next to nothing
+        cloner = Cloner(CloningSettings(weight_decay=0, max_grad_norm=norm), network(spec))
+        before = cloner.policy.flat.array.copy()
+        cloner.step([labels(spec)], 1e-2, generator())
+        moved.append(np.abs(cloner.policy.flat.array - before).max())
+    assert moved[1] < 0.1 * moved[0]
+
+
 def test_boards_are_turned_together_with_their_moves():
     board = np.arange(9, dtype=np.float32)[None].repeat(40, axis=0)
     moves = np.array([0, 1, 4, 8] * 10)
@@ -206,6 +216,12 @@ def test_held_out_episodes_are_whole_and_validated(grid):
     assert sum(rows) == len(demonstrations.load(grid).action)
     metrics = one.learn(None, Joint({}, 1, 0.0, steps=64), generator())
     assert {"loss", "accuracy", "validation_loss", "validation_accuracy"} <= metrics.keys()
+
+
+@pytest.mark.parametrize(("schedule", "rate"), [("linear", 7.5e-4), ("constant", 1e-3)])
+def test_the_learning_rate_follows_its_schedule(grid, schedule, rate):
+    one = learner([grid], learning_rate=1e-3, learning_rate_schedule=schedule)
+    assert one.learn(None, Joint({}, 1, 0.25, steps=64), generator())["learning_rate"] == pytest.approx(rate)
 
 
 def test_it_ends_once_the_validation_loss_does_not_improve(grid):

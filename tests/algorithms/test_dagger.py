@@ -8,6 +8,7 @@ import pytest
 import coterie
 from coterie.config import schema
 from coterie.config.schema import ConfigError
+from coterie.core import demonstrations
 from coterie.core.types import Joint, as_metrics
 from coterie.training import start
 from coterie.training.build import build_groups, build_world
@@ -66,6 +67,24 @@ def test_labels_add_up_to_a_limit(tmp_path):
     paths = expert(tmp_path / "grid", 3)
     group, own = rollout(f"groups.team.learner.demonstrations=[{paths}]")
     assert group.learner.count > 0
+
+
+def test_failed_demonstrations_are_labels_only_if_wanted(tmp_path):
+    part = demonstrations.load(expert(tmp_path / "grid", 3))
+    episodes = tuple(replace(each, success=i > 0) for i, each in enumerate(part.episodes))
+    demonstrations.save(tmp_path / "some", [demonstrations.replace(part, episodes=episodes)])
+    word = f"groups.team.learner.demonstrations=[{tmp_path / 'some'}]"
+    assert rollout(word)[0].learner.count == len(part.action) - part.starts[1]
+    assert rollout(word, "groups.team.learner.only_successful=false")[0].learner.count == len(part.action)
+
+
+def test_each_iteration_takes_as_many_gradient_steps_as_set(monkeypatch):
+    group, own = rollout("groups.team.learner.updates=5")
+    step, taken = group.learner.cloner.step, []
+    monkeypatch.setattr(group.learner.cloner, "step", lambda *given: taken.append(1) or step(*given))
+    joint = Joint({"team": own}, 1, 0.0, {"team": group.actor.group_spec.spaces})
+    group.learner.learn(own, joint, np.random.default_rng(0))
+    assert len(taken) == 5
 
 
 def test_after_the_last_label_the_expert_is_not_asked():

@@ -30,6 +30,14 @@ def planner(rule, name):
 WHOLE, STEP = planner(next_of_plan, "whole plans"), planner(next_skill, "steps")
 
 
+def likes_waiting(prompt, choice):
+    """The right skill before others, and `wait` before all, whatever is described."""
+    return -10.0 * (choice.strip() != next_skill(prompt)) + 30.0 * (choice.strip() == "wait")
+
+
+BIASED = Scripted(lambda prompt, random: "wait", likes_waiting, "likes to wait")
+
+
 class Silent(Scripted):
     """Answers nothing."""
 

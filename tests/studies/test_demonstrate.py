@@ -113,12 +113,12 @@ def test_demonstrations_are_the_episodes_that_the_policies_play(tmp_path):
 
 def test_the_command_records_and_writes_readable_episodes(coterie_, tmp_path):
     out = tmp_path / "demonstrations"
-    words = (*GRID, "--policy", "expert", "--episodes", "3", "--out", out)
+    words = (*GRID, "--policy", "expert", "--episodes", "3", "--readable", "2", "--out", out)
     code, said, errors = coterie_("demonstrate", "gridworld-cooperative", *words)
     assert code == 0, errors
     assert "3 episodes by expert" in said
     episodes = json.loads((out / "team.json").read_text())
-    assert len(episodes) == 3
+    assert len(episodes) == 2
     assert episodes[0]["success"] is True
     assert "target" in episodes[0]["steps"][0]["sees"]
     assert isinstance(episodes[0]["steps"][0]["action"], str)
