@@ -227,8 +227,8 @@ def test_a_page_tells_what_deviating_gains(tmp_path):
             *("+12.0 [+11.0, +13.0]", "learned", "ppo, 1,024 steps"),
         ],
     ]
-    assert "Seed 0: checkpoint best (4,096 steps), greedy, 256 episodes. NashConv 0.5000 [0.2141, 0.7859]" in text
-    assert "exploitability 0.2500 [0.1071, 0.3929], their mean." in text
+    assert "Seed 0: checkpoint best (4,096 steps), greedy, 256 episodes. NashConv 0.5000 [0.2138, 0.7862]" in text
+    assert "exploitability 0.2500 [0.1069, 0.3931], their mean." in text
     assert (
         "The responder of c was trained with the preference &#x27;team&#x27;. No response was as good as c itself"
         in text
