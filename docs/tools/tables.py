@@ -841,6 +841,21 @@ def teams_gpu_sizes() -> str:
     )
 
 
+def teams_gpu_arms() -> str:
+    """A row for each task of one GPU: test success of every arm before and after training, at a common warm start."""
+    found = [one for one in read("teams-gpu")["results"] if one["seed"] == 0 and one["arm"] != "untrained"]
+    arms = list(dict.fromkeys(one["arm"] for one in found))
+    rows = []
+    for study, title in GPU_STUDIES.items():
+        rates = {(one["arm"], one["warm_up"]): one for one in found if one["study"] == study}
+        sizes = [{size for arm, size in rates if arm == name} for name in arms]
+        common = max(set.intersection(*(size for size in sizes if size)))
+        shown = [rates.get((name, common)) for name in arms]
+        steps = ["–" if one is None else f"{one['test_step_0']:.1%} → {one['test']:.1%}" for one in shown]
+        rows.append([title, f"{common:,}", *steps])
+    return markdown(("task", "warm-up answers", *arms), rows)
+
+
 def teams_gpu_seeds() -> str:
     """Arms that were trained from several seeds with the same size of warm start: test success seed by seed."""
     seeds: dict[tuple[str, str, int], list[dict[str, Any]]] = {}
@@ -1045,6 +1060,7 @@ def worlds() -> str:
 
 TABLES: dict[str, Callable[..., str]] = {
     "teams-gpu": teams_gpu,
+    "teams-gpu-arms": teams_gpu_arms,
     "teams-gpu-seeds": teams_gpu_seeds,
     "teams-gpu-sizes": teams_gpu_sizes,
     "worlds": worlds,
