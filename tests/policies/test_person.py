@@ -208,7 +208,7 @@ def test_settings_and_tables_that_do_not_fit_are_refused():
     with pytest.raises(CoterieError, match="one environment at a time, not 2"):
         make(where, []).act(plain_view(np.zeros((2, 1, 2)), ((True,), (True,))))
     config = schema.load("gridworld-cooperative", ["groups.team.policy=person", "groups.team.learner=none"])
-    with pytest.raises(ConfigError, match=r"groups\.team\.policy: training plays many"):
+    with pytest.raises(ConfigError, match=r"groups\.team\.policy: training plays 100 .* a PersonPolicy at most 1;"):
         build.build_groups(config, Gridworld(GridworldSettings(), 1))
 
 

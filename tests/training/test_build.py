@@ -160,6 +160,21 @@ class Sailor(RandomPolicy):
     needs = runtime_checkable(HasWeather)
 
 
+class FewAtOnce(RandomPolicy):
+    """Acts in at most 16 environments at once."""
+
+    max_envs = 16
+
+
+def test_a_policy_plays_a_training_that_is_not_too_wide_for_it(tmp_path):
+    groups = f"  a: {{policy: '{__name__}:FewAtOnce'}}"
+    table(tmp_path, groups, "train.num_envs=32", "train.shards=2", "train.evaluate_episodes=16")
+    for wide in (["train.num_envs=17"], ["train.num_envs=16", "train.evaluate_episodes=17"]):
+        said = refusal(tmp_path, groups, "train.evaluate_episodes=16", *wide)
+        assert said.startswith("groups.a.policy: ")
+        assert [number for number in (" 17 ", " 16;") if number not in said] == []
+
+
 class Forgetful(RandomPolicy):
     """One whose capability cannot be checked."""
 

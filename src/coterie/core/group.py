@@ -130,7 +130,8 @@ class Policy(Stateful, Protocol):
     A class may have more members, which the build step reads:
 
     - `needs`: a protocol, a capability that the world must have;
-    - `max_envs`: the most environments in which it can act at once; any number if it is not there;
+    - `max_envs`: the most environments in which it can act at once; any number if it is not there, and a training
+      that plays more is refused;
     - `labels_complete`: whether its learner has all the labels that it takes, so that an advisor need not give more; a
       part of its state, so that advisors in other processes know it too; False if it is not there;
     - `start_from(state)`: takes over what fits of the state of a policy that is built otherwise; `load` if it is not
@@ -146,7 +147,11 @@ class Policy(Stateful, Protocol):
 
 @runtime_checkable
 class Advisor(Stateful, Protocol):
-    """Suggests actions before a group decides; it could also act by itself."""
+    """Suggests actions before a group decides; it could also act by itself.
+
+    A class with `takes_actor = True` is built with a third argument: the actor of the policy that its settings `policy`
+    and `checkpoint` name.
+    """
 
     advice_use: AdviceUse  # how the group's policy and learner use what it says
     in_evaluation: bool  # it is asked in evaluations and matches too, not only in training
@@ -186,6 +191,7 @@ class Learner(Stateful, Protocol):
 
     - `teaches`: the class of policies that it improves, and `also_teaches`, a tuple of others; any if it is not there;
     - `scopes`: the scopes of preferences that it serves; ("step",) if it is not there;
+    - `preferences`: a tuple of the classes of preferences that it serves; all if it is not there;
     - `advice_modes`: how it can learn from advice; () if it is not there;
     - `needs_play`: False for one that learns from files alone; where no group needs play, its experience has no rows,
       and `joint.steps` says how much to learn;
@@ -247,8 +253,7 @@ class PlayStopped(CoterieError):
 class Preference(Stateful, Protocol):
     """A group's valuation of its rewards; built as `Name(settings, group_spec, gamma)`.
 
-    A learner lists the scopes that it serves in its class attribute `scopes`, and, if it serves certain classes of
-    preferences alone, those in `preferences`.
+    A learner lists what it serves in its class attributes `scopes` and `preferences` (`Learner`).
     """
 
     scope: str  # "step": rewards as they come; "interim" or "episodic": a distribution of returns, and it is a `Risk`

@@ -300,15 +300,25 @@ def build_groups(config: Config, world: World, learning: bool = True, training: 
         group = config.groups[name]
         learns = training and group.learner is not None
         actor = build_actor(group, dataclasses.replace(group_spec, learns=learns), world)
-        if learning and hasattr(actor.policy, "max_envs"):
-            raise ConfigError(
-                f"groups.{name}.policy: training plays many environments at once, which a person cannot; record "
-                "episodes with 'coterie demonstrate --policy person' and learn from them with 'coterie clone'"
-            )
+        if learning:
+            check_capacity(config, actor)
         preference = build_preference(group, actor.group_spec) if learning and group.learner is not None else None
         learner = None if preference is None else build_learner(group, actor, preference)
         groups.append(Group(actor, learner, preference))
     return groups
+
+
+def check_capacity(config: Config, actor: Actor) -> None:
+    """Raise if the actor's policy cannot act in as many environments at once as training and its evaluations play."""
+    train = config.train
+    wanted = max(train.num_envs // train.shards, evaluation_envs(config.world, train.evaluate_episodes))
+    most = most_envs([actor], wanted)
+    if most < wanted:
+        raise ConfigError(
+            f"groups.{actor.group_spec.group}.policy: training plays {wanted} environments at once (train.num_envs / "
+            f"train.shards, train.evaluate_episodes), and a {type(actor.policy).__name__} at most {most}; record "
+            "episodes with 'coterie demonstrate --policy NAME' and learn from them with 'coterie clone'"
+        )
 
 
 def build_preference(group: GroupConfig, group_spec: GroupSpec) -> Preference:
