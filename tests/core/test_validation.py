@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from coterie.core.validation import allocating, at_least, fits_in_memory, positive, whole, within
+from coterie.core.validation import allocating, at_least, fits_in_memory, one_of, positive, whole, within
 from coterie.worlds.auction.best_responses import AuctionModel
 from coterie.worlds.auction.valuations import UNIFORM, tabulate
 from coterie.worlds.auction.world import AuctionSettings
@@ -29,6 +29,14 @@ def test_ranges_are_of_numbers(value):
     for check, bounds in ((within, (0, 1)), (at_least, (0,)), (positive, ())):
         with pytest.raises(ValueError, match=r"^share must be a number, got "):
             check("share", value, *bounds)
+
+
+@pytest.mark.parametrize("value", ["Red", "", None, ["red"]])
+def test_what_is_none_of_the_options(value):
+    one_of("colour", "red", ("red", "green"))
+    with pytest.raises(ValueError, match=r"^colour must be one of red, green, got ") as refused:
+        one_of("colour", value, ("red", "green"))
+    assert str(refused.value).endswith(repr(value))
 
 
 def test_ranges():

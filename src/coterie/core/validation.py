@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from numbers import Integral, Real
 
@@ -33,6 +33,12 @@ def positive(name: str, value: float) -> None:
     _number(name, value)
     if not value > 0:
         raise ValueError(f"{name} must be above 0, got {value:g}")
+
+
+def one_of(name: str, value: str, options: Collection[str]) -> None:
+    """Raise unless the value is one of the options; settings made in Python are not checked against their `Literal`."""
+    if value not in options:
+        raise ValueError(f"{name} must be one of {', '.join(options)}, got {value!r}")
 
 
 def fits_in_memory(what: str, size: float, cure: str) -> None:

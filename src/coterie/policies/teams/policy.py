@@ -18,7 +18,7 @@ import torch
 from coterie.core import seeding
 from coterie.core.group import GroupSpec
 from coterie.core.types import Array, Counters, Decision, Mean, State, Text, View
-from coterie.core.validation import at_least, positive, whole
+from coterie.core.validation import at_least, one_of, positive, whole
 from coterie.lm.backends.engine import EngineSpec
 from coterie.lm.loading import load_pretrained
 from coterie.lm.sampling import Samples, SampleSpec
@@ -73,8 +73,7 @@ class CausalLMSettings:
         positive("alpha", self.alpha)
         positive("temperature", self.temperature)
         for name, hint in (("weights", Kind), ("choose", Choose), ("precision", Precision)):
-            if getattr(self, name) not in get_args(hint):
-                raise ValueError(f"{name} must be one of {', '.join(get_args(hint))}, got {getattr(self, name)!r}")
+            one_of(name, getattr(self, name), get_args(hint))
         if self.model == TINY and self.max_prompt_tokens + self.max_tokens > self.tiny.context:
             raise ValueError(
                 f"max_prompt_tokens + max_tokens must be at most tiny.context ({self.tiny.context}), "

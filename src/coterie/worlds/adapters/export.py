@@ -32,6 +32,7 @@ from coterie.core.types import (
     action_shape,
     map_tree,
 )
+from coterie.core.validation import one_of
 from coterie.core.world import Renderable, World, info_of
 
 RENDER_MODES = ("human", "rgb_array", "ansi")
@@ -79,8 +80,8 @@ class Display:
     """Renders a world of one copy by a render mode: a picture, text, or a window that the first picture opens."""
 
     def __init__(self, world: World, title: str, render_mode: str | None, fps: int) -> None:
-        if render_mode is not None and render_mode not in RENDER_MODES:
-            raise ValueError(f"render_mode must be one of {', '.join(RENDER_MODES)}, got {render_mode!r}")
+        if render_mode is not None:
+            one_of("render_mode", render_mode, RENDER_MODES)
         if render_mode is not None and not isinstance(world, Renderable):
             raise ValueError(
                 f"render_mode {render_mode!r} needs a world with frame() and ansi(), {type(world).__name__} has none"

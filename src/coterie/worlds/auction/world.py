@@ -17,7 +17,7 @@ import numpy as np
 from coterie.core.splitmix import seed_copies
 from coterie.core.text import TextCodec
 from coterie.core.types import AgentStep, AgentType, Array, Box, Discrete, State, TimeStep
-from coterie.core.validation import at_least, positive, whole, within
+from coterie.core.validation import at_least, one_of, positive, whole, within
 from coterie.core.world import Sign, rebuild
 from coterie.worlds.auction import kernels, render
 from coterie.worlds.auction.best_responses import AuctionModel, Rule
@@ -40,9 +40,8 @@ class AuctionSettings:
     """Bidders, payment rule, valuations and rounds of an auction."""
 
     num_bidders: int = 2  # bidder_0, bidder_1, …
-    rule: Rule = (
-        "first_price"  # the winner pays its bid; second_price: the second highest bid; all_pay: all pay their bids
-    )
+    # the winner pays its bid; second_price: the second highest bid; all_pay: all pay their bids
+    rule: Rule = "first_price"
     bid_levels: int = 0  # number of equally spaced bids from 0 to 1; 0: any number in [0, 1]
     valuations: ValuationSettings = UNIFORM  # distribution; drawn for every bidder and round
     reserve: float = 0.0  # lowest valid bid; a bid below it neither wins nor pays
@@ -55,8 +54,7 @@ class AuctionSettings:
         at_least("num_bidders", self.num_bidders, 2)
         at_least("rounds", self.rounds, 1)
         within("reserve", self.reserve, 0, 1)
-        if self.rule not in get_args(Rule):
-            raise ValueError(f"rule must be one of {', '.join(get_args(Rule))}, got {self.rule!r}")
+        one_of("rule", self.rule, get_args(Rule))
         if self.bid_levels < 0 or self.bid_levels == 1:
             raise ValueError(f"bid_levels must be 0 (any bid) or at least 2, got {self.bid_levels}")
         if self.budget is not None:

@@ -18,7 +18,7 @@ from coterie.core.skills import PlanCodec
 from coterie.core.splitmix import seed_copies
 from coterie.core.text import TextCodec
 from coterie.core.types import AgentStep, AgentType, Array, Box, Discrete, State, TimeStep
-from coterie.core.validation import at_least, fits_in_memory, whole
+from coterie.core.validation import at_least, fits_in_memory, one_of, whole
 from coterie.core.world import Sign, rebuild
 from coterie.worlds.doorkey import kernels, layouts, observations, render, skills
 
@@ -62,9 +62,7 @@ class DoorKeySettings:
 
     def __post_init__(self) -> None:
         for name, hint in (("task", Task), ("observe", Observe)):
-            options = get_args(hint)
-            if getattr(self, name) not in options:
-                raise ValueError(f"{name} must be one of {', '.join(options)}, got {getattr(self, name)!r}")
+            one_of(name, getattr(self, name), get_args(hint))
         least = {"size": SMALLEST, "min_size": SMALLEST, "view_size": 3, "max_episode_steps": 1, "map_size": 3}
         for name, low in least.items():
             if (value := getattr(self, name)) is not None:

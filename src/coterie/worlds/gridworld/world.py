@@ -18,7 +18,7 @@ from coterie.core.seeding import entropy
 from coterie.core.skills import PlanCodec
 from coterie.core.text import TextCodec
 from coterie.core.types import AgentStep, AgentType, Array, Box, Discrete, MultiDiscrete, State, TimeStep, Tree
-from coterie.core.validation import at_least, fits_in_memory, whole
+from coterie.core.validation import at_least, fits_in_memory, one_of, whole
 from coterie.core.world import Sign, rebuild
 from coterie.worlds.gridworld import expert, instructions, kernels, observations, phrasings, render
 from coterie.worlds.gridworld.phrasings import Instructions
@@ -92,9 +92,7 @@ class GridworldSettings:
 
     def __post_init__(self) -> None:
         for name, hint in (("mode", Mode), ("observation", ObservationFormat), ("instructions", Instructions)):
-            options = get_args(hint)
-            if getattr(self, name) not in options:
-                raise ValueError(f"{name} must be one of {', '.join(options)}, got {getattr(self, name)!r}")
+            one_of(name, getattr(self, name), get_args(hint))
         least = {"grid_size": 2, "num_agents": 1, "num_targets": 1, "max_steps": 1, "view": 1}
         for name, low in (least | {"num_obstacles": 0, "messages": 0}).items():
             if (value := getattr(self, name)) is not None:

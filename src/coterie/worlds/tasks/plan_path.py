@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
-from coterie.core.validation import at_least, whole, within
+from coterie.core.validation import at_least, one_of, whole, within
 from coterie.worlds.tasks.moves import MOVES, read_moves, spell
 from coterie.worlds.tasks.task import Outcome, TaskSettings
 from coterie.worlds.tasks.world import TaskWorld
@@ -73,8 +73,7 @@ class PlanPathSettings(TaskSettings):
         within("walls", self.walls, 0, 0.6)
         within("invalid_reward", self.invalid_reward, -1, 0)
         within("min_distance", self.min_distance, 1, 2 * (self.size - 1))
-        if self.tool not in get_args(Tool):
-            raise ValueError(f"tool must be one of {', '.join(get_args(Tool))}, got {self.tool!r}")
+        one_of("tool", self.tool, get_args(Tool))
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ import numpy as np
 from numba import njit
 
 from coterie.core.types import Array
-from coterie.core.validation import at_least, whole, within
+from coterie.core.validation import at_least, one_of, whole, within
 from coterie.worlds.tasks.moves import MOVES, read_moves, spell
 from coterie.worlds.tasks.task import Outcome, TaskSettings
 from coterie.worlds.tasks.world import TaskWorld
@@ -91,8 +91,7 @@ class SokobanSettings(TaskSettings):
                 f"size and boxes: {self.boxes} boxes in {self.size} × {self.size} cells have {positions:,} positions; "
                 f"at most {MAX_POSITIONS:,} can be searched"
             )
-        if self.tool not in get_args(Tool):
-            raise ValueError(f"tool must be one of {', '.join(get_args(Tool))}, got {self.tool!r}")
+        one_of("tool", self.tool, get_args(Tool))
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ import numpy as np
 from numba import njit
 
 from coterie.core.types import Array
-from coterie.core.validation import at_least, whole
+from coterie.core.validation import at_least, one_of, whole
 from coterie.worlds.tasks.programs import find_program, output_of
 from coterie.worlds.tasks.task import Outcome, TaskSettings
 from coterie.worlds.tasks.world import TaskWorld
@@ -75,8 +75,7 @@ class SudokuSettings(TaskSettings):
         if self.blanks > MOST_BLANKS[self.box]:
             raise ValueError(f"blanks must be at most {MOST_BLANKS[self.box]} with box={self.box}, got {self.blanks}")
         for name, known in (("tool", get_args(Tool)), ("blank", BLANKS)):
-            if getattr(self, name) not in known:
-                raise ValueError(f"{name} must be one of {', '.join(known)}, got {getattr(self, name)!r}")
+            one_of(name, getattr(self, name), known)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from typing import Any, Literal, Protocol, TypeVar, get_args
 
 import numpy as np
 
-from coterie.core.validation import at_least, whole
+from coterie.core.validation import at_least, one_of, whole
 
 Split = Literal["auto", "train", "validation", "test"]
 Reward = Literal["dense", "sparse"]
@@ -101,8 +101,7 @@ class TaskSettings:
             at_least(name, getattr(self, name), low)
         at_least("alpha", self.alpha, 0)
         for name, hint in (("reward", Reward), ("split", Split)):
-            if getattr(self, name) not in get_args(hint):
-                raise ValueError(f"{name} must be one of {', '.join(get_args(hint))}, got {getattr(self, name)!r}")
+            one_of(name, getattr(self, name), get_args(hint))
 
     def for_evaluation(self) -> TaskSettings:
         """The settings of evaluations: instances for tests, one episode after the other."""

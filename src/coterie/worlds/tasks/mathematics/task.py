@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
-from coterie.core.validation import at_least, whole, within
+from coterie.core.validation import at_least, one_of, whole, within
 from coterie.worlds.tasks.mathematics.answers import TOLERANCE, equal, repeats
 from coterie.worlds.tasks.mathematics.arithmetic import NotAnExpression, NoValue
 from coterie.worlds.tasks.mathematics.expressions import calculate
@@ -89,8 +89,7 @@ class MathSettings(TaskSettings):
             if not given or set(given) - set(get_args(hint)):
                 known = ", ".join(get_args(hint))
                 raise ValueError(f"{name} must be some of {known}, got {', '.join(map(str, given)) or 'none'}")
-        if self.tool not in get_args(Tool):
-            raise ValueError(f"tool must be one of {', '.join(get_args(Tool))}, got {self.tool!r}")
+        one_of("tool", self.tool, get_args(Tool))
 
 
 @dataclass(frozen=True)
