@@ -13,10 +13,13 @@ from coterie.algorithms.at_grpo.groups import advantages, by_episode, by_turn
 from coterie.algorithms.at_grpo.loss import token_loss, token_weights
 from coterie.algorithms.at_grpo.update_worker import minibatches
 from coterie.algorithms.divergence import Diverged
+from coterie.config import schema
+from coterie.config.schema import ConfigError
 from coterie.core.group import Actor
 from coterie.core.types import CoterieError, Joint
 from coterie.policies.teams.policy import CausalLMPolicy
 from coterie.policies.teams.weights import PAD, Weights
+from coterie.training import build
 from coterie.training.runner import Runner
 from helpers.teams import iterate, team
 
@@ -423,6 +426,12 @@ def test_the_entropy_bonus_keeps_answers_varied():
 def test_wrong_settings_are_refused(setting, value):
     with pytest.raises(ValueError, match=setting):
         ATGRPOSettings(**{setting: value})
+
+
+def test_a_preference_that_would_have_no_effect_is_refused():
+    config = schema.load("plan-path-shared", ["groups.team.preference=team"])
+    with pytest.raises(ConfigError, match=r"^groups\.team\.preference: .*'team'; set .*preference=individual"):
+        build.build_groups(config, build.build_world(config.world, 1))
 
 
 def test_decisions_of_a_rollout_that_cuts_episodes_are_learned_from_once():

@@ -21,9 +21,10 @@ from coterie.algorithms.divergence import demand_finite
 from coterie.core.group import GroupSpec, Panel, Preference
 from coterie.core.search_space import Choice, Real, Space
 from coterie.core.types import Array, Experience, Joint, Metrics, State
-from coterie.core.validation import at_least, positive, whole
+from coterie.core.validation import at_least, one_of, positive, whole
 from coterie.policies.teams.policy import CausalLMPolicy
 from coterie.policies.teams.weights import PAD
+from coterie.preferences.standard import Individual
 
 Groups = Literal["turn", "episode"]
 Schedule = Literal["constant", "linear"]
@@ -73,8 +74,7 @@ class ATGRPOSettings:
             "learning_rate_schedule": get_args(Schedule),
         }
         for name, allowed in options.items():
-            if getattr(self, name) not in allowed:
-                raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}")
+            one_of(name, getattr(self, name), allowed)
 
 
 class ATGRPO:
@@ -82,6 +82,7 @@ class ATGRPO:
 
     teaches = CausalLMPolicy
     scopes = ("step",)
+    preferences = (Individual,)  # what is compared are the world's own rewards, which the policy scored on forks
     panels = (
         Panel("score of sampled answers", "reward", ("score", "chosen_score")),
         Panel("groups without a better answer", "share of groups", ("flat_groups",)),
