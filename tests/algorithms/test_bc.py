@@ -14,10 +14,11 @@ from coterie.core.types import Box, Discrete, Joint
 from coterie.policies.ensemble import DISAGREEMENT, EnsemblePolicy, EnsembleSettings
 from coterie.policies.network import NetworkPolicy, NetworkSettings
 from coterie.policies.q_network import QNetworkPolicy, QNetworkSettings
-from coterie.training.build import build_world
+from coterie.training import clone
+from coterie.training.build import build_groups, build_world
 from coterie.training.run import Run
 from helpers.demonstrations import FAST, GRID, expert
-from helpers.run import numbers, results
+from helpers.run import numbers, results, written
 from helpers.small_worlds import ACTIONS, generator, group_spec, network, spec_in
 
 LEARNED = "groups.team.learner"
@@ -252,6 +253,15 @@ def test_an_ensemble_acts_by_its_mean_and_knows_where_it_disagrees(grid):
 
 
 # Runs -----------------------------------------------------------------------------------------------------
+
+
+def test_an_experiment_with_a_risk_measure_can_be_cloned(grid, tmp_path):
+    preference = "{name: cvar, scope: episodic}"
+    text = f"extends: gridworld-cooperative\ngroups: {{team: {{learner: {{gamma: 1.0}}, preference: {preference}}}}}"
+    experiment = str(written(tmp_path / "cvar.yaml", text))
+    config = schema.load(experiment, clone.cloning_overrides(experiment, [grid]))
+    (group,) = build_groups(config, build_world(config.world, 1))
+    assert isinstance(group.learner, BC)
 
 
 @pytest.mark.slow

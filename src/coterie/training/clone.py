@@ -57,6 +57,7 @@ def cloning_overrides(experiment: str, paths: Sequence[str | Path]) -> list[str]
         if name in cloned:
             learner = f"groups.{name}.learner"
             words += [f"{learner}.name={_imitator(group.policy)}", f"{learner}.demonstrations={listed}"]
+            words.append(f"groups.{name}.preference=individual")  # imitation reads no rewards
         elif group.learner is not None:
             log.warning("group '%s' has no demonstrations; it keeps the policy it begins with", name)
             words.append(f"groups.{name}.learner=none")
