@@ -104,7 +104,7 @@ def test_tags_are_added_removed_and_filter_lists(coterie_, two_runs):
             "--add: a tag has letters, digits, '.', '_' and '-', got 'two words'",
         ),
         (["tag", "runs/none", "--add", "x"], "'runs/none' is not a run: it has no config.yaml"),
-        (["archive", "runs"], "'runs' is not a run: it has no config.yaml"),
+        (["archive", "runs"], "'runs' is not a run: it has no config.yaml; below it there are runs/a"),
         (["delete", "runs/none", "--yes"], "'runs/none' is not a run: it has no config.yaml"),
         (["delete", "runs/a"], "deleting needs a yes: add --yes. Nothing was deleted"),
     ],

@@ -249,6 +249,7 @@ REFUSALS = {
     "wrld.grid_size=4": "wrld: no such setting; did you mean 'world'?",
     "world.grid_sise=4": "world.grid_sise: no such setting; did you mean 'grid_size'?",
     "world.name=gridwrld": "world.name: no 'gridwrld' here",
+    "world.name=echo_world.Echo": "; did you mean 'echo_world:Echo'?",
     "groups.team.learnr.name=ppo": "groups.team.learnr: no such setting; did you mean 'learner'?",
     "groups.team.policy.hiden=[4]": "groups.team.policy.hiden: no such setting; did you mean 'hidden'?",
     "groups.team.policy.name=netwrk": "groups.team.policy.name: no 'netwrk' here",
@@ -259,6 +260,10 @@ REFUSALS = {
     "train.total_stepz=3": "train.total_stepz: no such setting; did you mean 'total_steps'?",
     "train.stop.retrn_mean=3": "train.stop.retrn_mean: no such setting; did you mean 'return_mean'?",
     "train.stop={return_mean: 3, group: tem}": "train.stop.group: no group 'tem'; there are team",
+    "grid_size=4": "grid_size: no such setting; did you mean 'world.grid_size'?",
+    "total_steps=4": "total_steps: no such setting; did you mean 'train.total_steps'?",
+    "learner.learning_rate=1": "learner: no such setting; did you mean 'groups.team.learner'?",
+    "learning_rate=1": "learning_rate: no such setting; did you mean 'groups.team.learner.learning_rate'?",
     "zzz=4": "zzz: no such setting; known: world, groups, train, seed, experiment, schema",
     # missing
     "world=null": "world.name: required setting is missing; one of gridworld, tictactoe",
@@ -305,7 +310,7 @@ REFUSALS = {
     "world.name=gymnasium/": "world.name: 'gymnasium/' needs an id after the slash",
     # one's own
     "world.name=helpers.run:Tiny-v0": "an environment that a module registers is named gymnasium/helpers.run:Tiny-v0",
-    "world.name=nowhere.at_all:Thing": "world.name: 'nowhere.at_all:Thing' needs the module 'nowhere'",
+    "world.name=nowhere.at_all:Thing": "world.name: 'nowhere.at_all:Thing' needs the module 'nowhere', which is not f",
     "world.name=helpers.run:Nobody": "world.name: module 'helpers.run' has no 'Nobody'",
     "world.name=math:pi": "world.name: 'math:pi' is neither a class nor a function, but 3.14159",
     "world.name=helpers.run:Unsettled": "its constructor has no annotated 'settings' parameter",

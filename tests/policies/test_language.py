@@ -293,7 +293,7 @@ def test_a_place_without_a_world_is_refused():
 
 def test_a_learner_has_nothing_to_improve(tmp_path):
     text = "world: {name: gridworld}\ngroups: {all: {policy: {name: language}, learner: {name: ppo}}}\n"
-    with pytest.raises(ConfigError, match="'ppo' improves a NetworkPolicy, not a LanguagePolicy"):
+    with pytest.raises(ConfigError, match="'ppo' improves a NetworkPolicy, not this group's LanguagePolicy"):
         start.check(str(written(tmp_path / "t.yaml", text)))
 
 

@@ -357,6 +357,7 @@ def test_long_names_of_a_figure_are_broken_not_cut(name):
             1,
             "'nobody' is neither a run nor a policy that needs no training (random, expert, guess, minimax, alphabeta,",
         ),
+        (["randon"], 1, "; did you mean 'random'?"),
         (["network"], 1, "'network' is neither a run nor a policy that needs no training"),
         (["random", "expert"], 2, "--world: policies without a run need a table"),
         (["{duel}", "{shared}"], 1, "has no policy for 'player_0'"),

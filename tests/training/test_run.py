@@ -80,6 +80,17 @@ def test_something_else_is_no_run(tmp_path):
         Run.open(tmp_path)
 
 
+def test_the_runs_below_a_directory_that_is_none_are_named(run):
+    with pytest.raises(CoterieError) as refused:
+        Run.open(run.path.parent)
+    assert str(run.path) in str(refused.value)
+
+
+def test_a_run_is_no_experiment(run):
+    with pytest.raises(CoterieError, match=r"is a run: 'coterie resume .*'coterie train .*config\.yaml'"):
+        schema.load(str(run.path))
+
+
 def test_a_text_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
     write_text(tmp_path / "a", "old")
 

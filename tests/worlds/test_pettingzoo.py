@@ -193,6 +193,7 @@ def test_unknown_names_are_refused_with_a_hint():
             "did you mean 'pettingzoo/butterfly/knights_archers_z.*v11",
         ),
         ("pettingzoo/classic/tictactow", "did you mean 'pettingzoo/classic/tictactoe_v3'"),
+        ("pettingzoo/mpe/simple_spread", "set world.name=mpe/simple_spread"),
         ("pettingzoo/clasic/tictactoe", "PettingZoo has no family 'clasic'"),
         ("mpe/simple_spred", "did you mean 'mpe/simple_spread_v3'"),
         ("pettingzoo/helpers.external_envs:WithoutAgents", "possible_agents"),

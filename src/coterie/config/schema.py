@@ -76,9 +76,8 @@ class TrainSettings:
     evaluate_episodes: int = 100  # episodes per evaluation
     checkpoint_every: int = 10  # iterations between checkpoints
     keep_checkpoints: int = 2  # newest checkpoints to keep, in addition to the best
-    best: Literal["return", "last"] = (
-        "return"  # the best checkpoint: highest return (between opponents the last), or the last
-    )
+    # the best checkpoint: highest return (between opponents the last), or the last
+    best: Literal["return", "last"] = "return"
     stop: StopSettings | None = None  # stop early at this return; None: never
     video: bool = True  # record one episode of the best policy at the end
     tensorboard: bool = True  # also write TensorBoard event files
@@ -114,6 +113,7 @@ SCHEMA = 1
 DEFAULT_NAMES = {"policy": "network", "preference": "individual", "advisor": "language", "constraints": "language"}
 PARTS = ("world", "learner", *DEFAULT_NAMES)  # settings that choose a component by name
 SHORT_FORM = ""  # in merged layers: the key of a section's short form, `lm: embedded`, next to other settings of it
+SECTIONS = ("world", "groups", "train", "seed", "experiment", "schema")
 EXPERIMENTS = Path(__file__).parent.parent / "experiments"
 UNREADABLE = (
     *(YAMLError, OmegaConfBaseException, UnicodeError),
@@ -203,6 +203,10 @@ def find(name: str, folder: Path | None = None) -> Path:
     path = EXPERIMENTS / f"{name}.yaml"
     if path.is_file():
         return path
+    if (Path(name) / "config.yaml").is_file():
+        raise ConfigError(
+            f"{name} is a run: 'coterie resume {name}' goes on with it, 'coterie train {name}/config.yaml' begins anew"
+        )
     hint = suggest(name, experiments()) or ";"
     raise ConfigError(f"no experiment or file '{name}'{hint} 'coterie list' shows them all")
 
@@ -362,7 +366,7 @@ def sweep(overrides: list[str]) -> list[list[str]]:
 def resolve(layer: dict[str, Any], experiment: str) -> Config:
     """Check merged layers, fill in defaults, and return the config."""
     layer = _interpolated(layer)
-    _only(layer, ("world", "groups", "train", "seed", "experiment", "schema"), "")
+    _demand_sections(layer, experiment)
     if layer.get("schema", SCHEMA) != SCHEMA:
         raise ConfigError(f"schema: this version reads schema {SCHEMA}, got {layer['schema']!r}")
     world = part(registry.WORLDS, layer.get("world"), "world")
@@ -388,6 +392,23 @@ def resolve(layer: dict[str, Any], experiment: str) -> Config:
         seed,
         _value(str, layer.get("experiment", experiment), "experiment"),
     )
+
+
+def _demand_sections(layer: dict[str, Any], experiment: str) -> None:
+    """Raise if the config has a section that does not exist; a setting without its section is told where it belongs."""
+    present = {name: value for name, value in layer.items() if name in SECTIONS}
+    for name in map(str, layer):
+        if name not in SECTIONS and not suggest(name, SECTIONS):
+            paths = _paths_to(name, resolve(present, experiment))
+            if paths:
+                raise ConfigError(f"{name}: no such setting; did you mean {' or '.join(map(repr, paths))}?")
+    _only(layer, SECTIONS, "")
+
+
+def _paths_to(name: str, config: Config) -> list[str]:
+    """Paths of the settings and sections with this name."""
+    split = [path.split(".") for path in leaves(to_dict(config))]
+    return list(dict.fromkeys(".".join(steps[: steps.index(name) + 1]) for steps in split if name in steps))
 
 
 def load(experiment: str | Path | Mapping[str, Any], overrides: list[str] | str | None = None) -> Config:

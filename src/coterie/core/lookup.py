@@ -29,12 +29,18 @@ def look_up(table: dict[str, str], name: str) -> Any:
     entry = family(table, name)[0]
     address = table.get(entry, entry)
     if ":" not in address:
-        raise LookupError(f"no '{name}' here (known: {', '.join(table)}; custom: package.module:Name)")
+        module, dot, attribute = address.rpartition(".")
+        hint = f"; did you mean '{module}:{attribute}'?" if dot and "/" not in name else ""
+        raise LookupError(f"no '{name}' here (known: {', '.join(table)}; custom: package.module:Name){hint}")
     module, _, attribute = address.partition(":")
     try:
         return getattr(importlib.import_module(module), attribute)
     except ModuleNotFoundError as error:
-        raise LookupError(f"'{name}' needs the module '{error.name}', which is not installed") from None
+        own = error.name in module.split(".")  # of a class of one's own; otherwise it imports a missing package
+        cure = (
+            "not found; start from the directory that holds it, or add that to PYTHONPATH" if own else "not installed"
+        )
+        raise LookupError(f"'{name}' needs the module '{error.name}', which is {cure}") from None
     except AttributeError:
         raise LookupError(f"module '{module}' has no '{attribute}'") from None
 

@@ -344,8 +344,9 @@ def build_learner(group: GroupConfig, actor: Actor, preference: Preference) -> A
     wanted = getattr(made, "teaches", None)  # a class attribute: the policies that it trains
     if wanted is not None and not isinstance(policy, (wanted, *getattr(made, "also_teaches", ()))):
         raise ConfigError(
-            f"group '{group_spec.group}': learner '{group.learner.name}' improves a {wanted.__name__}, "
-            f"not a {type(policy).__name__}{_cure(group_spec, wanted)}"
+            f"group '{group_spec.group}': learner '{group.learner.name}' improves a {wanted.__name__}, not this "
+            f"group's {type(policy).__name__}{_cure(group_spec, wanted)}; with groups.{group_spec.group}.learner=none "
+            "it plays as it is"
         )
     if actor.shield is not None:
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from coterie.config import registry, schema
+from coterie.core.lookup import suggest
 from coterie.core.types import CoterieError
 from coterie.training.run import Run
 
@@ -49,5 +50,10 @@ def seated_policy(name: str, checkpoint: str = "best") -> schema.Part | schema.S
         return named_policy(name)
     if "." in head and ":" in name and "/" not in head:
         return schema.part(registry.POLICIES, {"name": name}, f"player '{name}'")
-    untrained = ", ".join(registry.UNTRAINED)
-    raise CoterieError(f"'{name}' is neither a run nor a policy that needs no training ({untrained})")
+    raise CoterieError(not_a_player(name))
+
+
+def not_a_player(name: str) -> str:
+    """The sentence that refuses a name which is neither a run nor a policy that needs no training."""
+    known = registry.UNTRAINED
+    return f"'{name}' is neither a run nor a policy that needs no training ({', '.join(known)}){suggest(name, known)}"

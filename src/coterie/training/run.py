@@ -34,7 +34,9 @@ class Run:
         """Open an existing run."""
         run = cls(Path(path))
         if not run.config_file.is_file():
-            raise CoterieError(f"'{path}' is not a run: it has no config.yaml")
+            below = sorted(str(found.parent) for found in run.path.glob("*/config.yaml"))
+            hint = f"; below it there are {', '.join(below[:5])}{', …' if len(below) > 5 else ''}" if below else ""
+            raise CoterieError(f"'{path}' is not a run: it has no config.yaml{hint}")
         return run
 
     @classmethod

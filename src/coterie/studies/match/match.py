@@ -25,7 +25,7 @@ from coterie.training import build
 from coterie.training.evaluate import Result, evaluate, interval
 from coterie.training.language_models import actors_unanswered, refuse_silent_models
 from coterie.training.loop import evaluation_seed
-from coterie.training.players import named_policy, named_run
+from coterie.training.players import named_policy, named_run, not_a_player
 from coterie.training.run import Run
 from coterie.training.table import Table, load
 
@@ -213,8 +213,7 @@ def open_players(names: Sequence[str], checkpoint: str) -> list[Player]:
             named_policy(name)  # a wrong setting is refused before the first game
             players.append(Player(name, None))
         else:
-            untrained = ", ".join(registry.UNTRAINED)
-            raise CoterieError(f"'{name}' is neither a run nor a policy that needs no training ({untrained})")
+            raise CoterieError(not_a_player(name))
     return players
 
 

@@ -77,6 +77,8 @@ def make_pettingzoo(settings: PettingZooSettings) -> ExternalParallelEnv | Exter
     if not slash:
         module, _, factory = settings.id.partition(":")
         return _build(import_user_module(module, f"pettingzoo/{settings.id}"), factory, settings)
+    if family == "mpe":  # PettingZoo has left a stub that asks for mpe2
+        raise UnknownName(f"pettingzoo/{settings.id}: PettingZoo has no MPE any more; set world.name=mpe/{name}")
     try:
         package = importlib.import_module(f"pettingzoo.{family}")
     except ModuleNotFoundError:
