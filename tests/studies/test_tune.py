@@ -398,7 +398,7 @@ def test_a_watched_training_may_end_early_and_can_be_resumed(tmp_path):
 
     def watch(env_steps, score):
         seen.append((env_steps, score))
-        return len(seen) == 2
+        return loop.AfterValidation.FINISH if len(seen) == 2 else loop.AfterValidation.CONTINUE
 
     run = Run.create(tmp_path / "run", settings)
     end = loop.train(settings, run, quiet=True, watch=watch)
@@ -412,5 +412,10 @@ def test_a_watched_training_may_end_early_and_can_be_resumed(tmp_path):
 def test_the_last_validation_is_seen_too(tmp_path):
     settings = schema.load("gridworld-cooperative", GRID)
     seen = []
-    loop.train(settings, Run.create(tmp_path / "run", settings), quiet=True, watch=lambda *a: bool(seen.append(a)))
+
+    def watch(env_steps, score):
+        seen.append((env_steps, score))
+        return loop.AfterValidation.CONTINUE
+
+    loop.train(settings, Run.create(tmp_path / "run", settings), quiet=True, watch=watch)
     assert [steps for steps, _ in seen] == [64, 128, 192, 256]

@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +61,16 @@ log = logging.getLogger("coterie")
 RECENT = 100  # episodes in the moving average
 SLOW_EVALUATION = 10.0  # seconds after which a run names the settings that shorten evaluations
 
-Watch = Callable[[int, float], bool | None]  # (env_steps, validation score) -> whether the run may end here
+
+class AfterValidation(Enum):
+    """The continuation of a training after a validation."""
+
+    CONTINUE = "continue"
+    FINISH = "finish"  # as after its last iteration: score the best policies, write the summary
+    PAUSE = "pause"  # save, and return without finishing the run
+
+
+Watch = Callable[[int, float], AfterValidation]  # (env_steps, validation score) -> how the training goes on
 Report = Callable[[list[Run], Path], Any]  # writes a page for a finished run: `studies.report.report.write_report`
 
 
@@ -86,10 +96,8 @@ class Training:
         self.step_0: dict[str, Any] = {}
         self.unrecorded: dict[str, float] | None = None  # metrics of an iteration whose evaluation a signal cut short
         self.progress: Progress | None = None  # shows evaluations that take long
-        named = settings.stop.group if settings.stop else None
-        self.watched = named or next(
-            iter(self.learning), self.groups[0].name
-        )  # the group whose return decides `solved`
+        first = self.learning[0] if self.learning else self.groups[0].name
+        self.watched = (settings.stop and settings.stop.group) or first  # the group whose return decides `solved`
         probe_learners(config, self.groups)
         self.workers = workers.start(config, self.groups)
 
@@ -321,11 +329,11 @@ def train(
     watch: Watch | None = None,
     report: Report | None = None,
 ) -> dict[str, Any]:
-    """Run the loop to its end, until `watch` returns True, or until Ctrl-C or SIGTERM.
+    """Run the loop to its end, until `watch` finishes or pauses it, or until Ctrl-C or SIGTERM.
 
-    `watch` is called with every validation score but step 0's; None stops and saves the run without finishing it.
-    `report` is called for a finished run. Returns the summary; `finished` says whether there is one, `interrupted`
-    whether a signal came. Before the first checkpoint a signal raises `Interrupted`, and a new directory is freed.
+    `watch` is called with every validation score but step 0's, `report` for a finished run. Returns the summary;
+    `finished` says whether there is one, `interrupted` whether a signal came. Before the first checkpoint a signal
+    raises `Interrupted`, and a new directory is freed.
     """
     with fixed_threads(config.train.threads), interruptible() as interrupted, locked(run), discarding(run):
         end = train_until_end(config, run, state, quiet, watch, interrupted)
@@ -391,8 +399,8 @@ def loop(
 
     def record(metrics: dict[str, float]) -> None:
         training.wall = time.perf_counter() - started
-        head = {"iteration": training.iteration, "env_steps": training.env_steps}
-        recorder.write(head | {"wall_s": round(training.wall, 3)} | metrics | training.reports() | metrics)
+        head = {"iteration": training.iteration, "env_steps": training.env_steps, "wall_s": round(training.wall, 3)}
+        recorder.write(head | metrics | training.reports() | metrics)  # the iteration's own metrics come first, and win
         progress.show(training.env_steps, training.wall, describe(training))
 
     def ended() -> bool:
@@ -418,8 +426,9 @@ def loop(
                 recorder.sync()
                 training.save()
                 return {"finished": False, "env_steps": training.env_steps}
-            verdict = False if watch is None else watch(training.env_steps, training.score)
-            last, paused = bool(verdict) or last, verdict is None
+            if watch is not None:
+                after = watch(training.env_steps, training.score)
+                last, paused = last or after is AfterValidation.FINISH, after is AfterValidation.PAUSE
         record(metrics)
         if last or paused or training.iteration % settings.checkpoint_every == 0 or interrupted.is_set():
             recorder.sync()

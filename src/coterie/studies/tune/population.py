@@ -115,7 +115,7 @@ def tune_population(
                 break
             progress(population)
             if population.round + 1 == plan.rounds:
-                write_best(population, plan, files)
+                write_best(population, files)
                 break
             population = exploit_and_explore(population, space, base.seed)
             save(population, plan, base, files, space)
@@ -195,11 +195,11 @@ def advance(plan: Plan, files: Files, member: Member, round_: int) -> Member | N
     state = run.newest(run.steps())
     last = round_ + 1 == plan.rounds
 
-    def watch(env_steps: int, score: float) -> bool | None:
+    def watch(env_steps: int, score: float) -> loop.AfterValidation:
         if env_steps < end:
-            return False
+            return loop.AfterValidation.CONTINUE
         write_text(mark, json.dumps(score))  # before the checkpoint: one without a score would train on
-        return False if last else None
+        return loop.AfterValidation.CONTINUE if last else loop.AfterValidation.PAUSE
 
     if state is None or state["env_steps"] < end or not mark.is_file() or (last and run.summary() is None):
         try:
@@ -326,7 +326,7 @@ def save(population: Population, plan: Plan, base: Config, files: Files, space: 
     write_text(files.study, json.dumps(content, indent=1) + "\n")
 
 
-def write_best(population: Population, plan: Plan, files: Files) -> None:
+def write_best(population: Population, files: Files) -> None:
     """Write the best member's last settings and how it came to them, as JSON next to the study."""
     best = population.best
     if best.score is None:

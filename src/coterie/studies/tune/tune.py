@@ -57,9 +57,8 @@ class Plan:
     batch: int | None = None  # trials proposed together; None: as many as jobs
     sampler: Literal["tpe", "pbt"] = "tpe"  # trials one after the other, or a population (`population.py`)
     rounds: int = 10  # of a population
-    score: Score = (
-        "best"  # of a training: its best validation, or the mean of all, which is higher the sooner it learns
-    )
+    # of a training: its best validation, or the mean of all, which is higher the sooner it learns
+    score: Score = "best"
 
     @property
     def together(self) -> int:
@@ -308,12 +307,12 @@ class PruningCallback:
         """The best validation so far, or the mean of them: the area under the curve in parts of its length."""
         return float(max(self.validations) if self.kind == "best" else np.mean(self.validations))
 
-    def watch(self, env_steps: int, score: float) -> bool:
-        """Report a score; True when the trial is pruned."""
+    def watch(self, env_steps: int, score: float) -> loop.AfterValidation:
+        """Report a score; the training finishes when the trial is pruned."""
         self.validations.append(score)
         so_far = float(np.mean([*self.earlier, self.score]))
         self.pruned = self.report(self.offset + env_steps, so_far)
-        return self.pruned
+        return loop.AfterValidation.FINISH if self.pruned else loop.AfterValidation.CONTINUE
 
 
 @dataclass(frozen=True)
