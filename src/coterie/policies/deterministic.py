@@ -70,7 +70,7 @@ class DeterministicPolicy(NeuralPolicy):
         shape = networks.Shape(
             s.hidden, s.activation, s.encoder, s.channels, 0, random_feature_init=s.random_feature_init
         )
-        super().__init__(group_spec, shape, self.size, 0.01, s.identity, s.normalize_observations, s.compiled, s.device)
+        super().__init__(s, group_spec, shape, self.size, 0.01)
         self.clipped = s.squash == "clip"
         self.noise = 0.1  # deviation as a fraction of a box's range; the learner's schedule sets it
         self.head: Choices | None = None

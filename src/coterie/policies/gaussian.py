@@ -56,8 +56,7 @@ class GaussianPolicy(NeuralPolicy):
             raise ValueError("policy 'gaussian': the lower bound of every action must lie below its upper bound")
         self.log_half = np.float32(np.log(self.box.half).sum())  # the densities' change of scale
         shape = networks.Shape(s.hidden, s.activation, s.encoder, s.channels, 0)
-        outputs = 2 * self.size
-        super().__init__(group_spec, shape, outputs, 0.01, s.identity, s.normalize_observations, s.compiled, s.device)
+        super().__init__(s, group_spec, shape, 2 * self.size, 0.01)
 
     def act(self, view: View) -> Decision:
         lead, packed = view.acting.shape, self.pack(view.observation)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 import torch
@@ -30,6 +30,30 @@ from coterie.policies.text_encoder import TextEncoder, TextSettings, TrainableEn
 OWN_LOG_PROB = "own_log_prob"  # in a decision's trace: of the action, before advice was mixed in
 
 
+class NeuralSettings(Protocol):
+    """Settings that all neural policies have."""
+
+    @property
+    def identity(self) -> bool:
+        """Whether a shared network reads which agent it plays."""
+        ...
+
+    @property
+    def compiled(self) -> bool:
+        """Whether compiled kernels serve where they can."""
+        ...
+
+    @property
+    def device(self) -> Device:
+        """The device of all networks."""
+        ...
+
+    @property
+    def normalize_observations(self) -> bool:
+        """Whether observations are normalised by running mean and deviation."""
+        ...
+
+
 class NeuralPolicy:
     """A network that reads a group's observations, with parameters shared by its agents or one set for each."""
 
@@ -37,17 +61,10 @@ class NeuralPolicy:
     keeps_bytes = False  # pictures stay bytes, and a choice among many a number, until the network reads them
 
     def __init__(
-        self,
-        group_spec: GroupSpec,
-        shape: networks.Shape,
-        outputs: int,
-        gain: float,
-        identity: bool,
-        normalize: bool,
-        compiled: bool = False,
-        device: Device = "cpu",
+        self, settings: NeuralSettings, group_spec: GroupSpec, shape: networks.Shape, outputs: int, gain: float
     ) -> None:
-        """`gain` scales the first output weights; `identity` tells a shared network which agent it plays."""
+        """`gain` scales the first output weights."""
+        identity, normalize, device = settings.identity, settings.normalize_observations, settings.device
         self.group_spec = group_spec
         self.memory_size = shape.memory
         rows = layout(group_spec.spaces.observation) if self.reader is None else self.reader.numeric_layout
@@ -72,7 +89,7 @@ class NeuralPolicy:
         normalize = normalize and not image and not self.numbers
         self.normalizer = Normalizer(rows.slots, rows.width, group_spec.parameter_sets, normalize, weight)
         trained = self.reader is not None and self.reader.settings.trainable
-        self.spec = self.compile(compiled and device != "cuda" and not trained)
+        self.spec = self.compile(settings.compiled and device != "cuda" and not trained)
         self.device = resolve_device(device, self.spec is not None)
         self.net.to(self.device)
         if self.reader is not None and trained:
@@ -249,9 +266,8 @@ class NetworkSettings:
     channels: tuple[int, ...] = (16, 32)  # of the cnn's 3×3 convolutions
     memory: int = 0  # width of a GRU after the hidden layers; 0: no memory
     identity: bool = True  # input to a shared mlp or cnn which agent it plays; a set network has no such input
-    continuous: Literal["beta", "gaussian"] = (
-        "beta"  # distribution of continuous actions; discrete ones refuse gaussian
-    )
+    # distribution of continuous actions; discrete ones refuse gaussian
+    continuous: Literal["beta", "gaussian"] = "beta"
     compiled: bool = True  # use kernels.py where it serves (mlp, discrete choices); False: PyTorch throughout
     device: Device = "auto"  # of actor and critic; auto: cpu where the compiled path serves, else cuda if there is one
     normalize_observations: bool = True  # by running mean and deviation; images are left as they are
@@ -292,10 +308,8 @@ class NetworkPolicy(NeuralPolicy):
         self.reader = None if s.text is None else TextEncoder(s.text, group_spec)
         self.hint_size = 0 if group_spec.advice is None else group_spec.advice.hint_size  # inputs that hold a hint
         shape = networks.Shape(s.hidden, s.activation, s.encoder, s.channels, self.hint_size, s.memory)
-        compiled = s.compiled and isinstance(self.head, Choices)
-        super().__init__(
-            group_spec, shape, self.head.outputs, 0.01, s.identity, s.normalize_observations, compiled, s.device
-        )
+        own = s if isinstance(self.head, Choices) else replace(s, compiled=False)
+        super().__init__(own, group_spec, shape, self.head.outputs, 0.01)
         self.choices = np.array(self.head.sizes) if isinstance(self.head, Choices) else np.zeros(0, np.int64)
         self.labels_complete = False  # a learner that imitates needs no more labels
 

@@ -71,8 +71,7 @@ class QNetworkPolicy(NeuralPolicy):
         self.actions, self.first = space.n, int(s.dueling)  # action j's output stands at first + j
         self.reader = None if s.text is None else TextEncoder(s.text, group_spec)
         shape = networks.Shape(s.hidden, s.activation, s.encoder, s.channels, 0)
-        outputs = self.first + self.actions
-        super().__init__(group_spec, shape, outputs, 0.5, s.identity, s.normalize_observations, s.compiled, s.device)
+        super().__init__(s, group_spec, shape, self.first + self.actions, 0.5)
         self.epsilon = 1.0  # probability of any legal action; the learner's schedule sets it
         if s.dueling:
             keep_streams_apart(self.net)
