@@ -1,4 +1,4 @@
-"""Random actions, drawn from action spaces."""
+"""Random draws: actions from action spaces, and indices by weight."""
 
 from __future__ import annotations
 
@@ -25,6 +25,13 @@ def random_actions(
 ) -> dict[str, Array]:
     """Uniform legal actions of every agent, `[N, A, …]` for each agent type; see `sampling_bounds`."""
     return {name: _actions(agent_type, timestep.agent_types[name], random) for name, agent_type in agent_types.items()}
+
+
+def draw_index(weights: Array, random: np.random.Generator) -> Array:
+    """Indices `[R]`, each drawn in proportion to its row of `weights` `[R, K]`; one of weight 0 is never drawn."""
+    sums = weights.cumsum(axis=1)
+    drawn: Array = (sums <= random.random((len(sums), 1)) * sums[:, -1:]).sum(axis=1)
+    return drawn
 
 
 def _actions(agent_type: AgentType, agent_step: AgentStep, random: np.random.Generator) -> Array:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from coterie.core.demonstrations import UNLABELLED
-from coterie.core.group import Advisor
-from coterie.core.types import Counters, Decision, Mean, State, View
+from coterie.core.group import Advisor, Stateless
+from coterie.core.types import Counters, Decision, Mean, View
 from coterie.nn.advice import LEAST
 from coterie.nn.distributions import Choices
 
 
-class AdvisorPolicy:
+class AdvisorPolicy(Stateless):
     """Draws actions from what an advisor suggests, or takes the likeliest; where it abstains, any legal action.
 
     It is built for an advisor that exists, not by name.
@@ -43,9 +43,3 @@ class AdvisorPolicy:
     def metrics(self) -> Counters:
         """The decisions taken, and the share in which the advisor abstained."""
         return {"decisions": float(self.decisions), "abstentions": Mean(self.abstentions, self.decisions)}
-
-    def state(self) -> State:
-        return {}
-
-    def load(self, state: State) -> None:
-        """There is nothing to load: the advisor has its own state."""

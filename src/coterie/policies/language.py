@@ -15,7 +15,8 @@ import numpy as np
 
 from coterie.core import seeding
 from coterie.core.demonstrations import UNLABELLED
-from coterie.core.group import GroupSpec
+from coterie.core.group import GroupSpec, Stateless
+from coterie.core.sampling import draw_index
 from coterie.core.text import Oracle, TextCodec, find_text_codec
 from coterie.core.types import (
     Array,
@@ -23,7 +24,6 @@ from coterie.core.types import (
     Decision,
     Discrete,
     Mean,
-    State,
     View,
     action_dtype,
     action_shape,
@@ -65,8 +65,8 @@ class LanguageSettings:
 Answer = int | Illegal | None  # the index of a choice; None: the model abstained
 
 
-class LanguagePolicy:
-    """Acts for a group of agents with a language model."""
+class LanguagePolicy(Stateless):
+    """Acts for a group of agents with a language model; cache and budget are kept in files of their own."""
 
     memory_size = 0
 
@@ -158,9 +158,7 @@ class LanguagePolicy:
         logits[~abstained] = logits[~abstained] / temperature if temperature else _greedy_logits(logits[~abstained])
         logits = calibrate.log_normalize(logits)
         greedy = logits.argmax(axis=1) if len(logits) else np.zeros(0, np.int64)
-        # The first choice whose cumulated weight exceeds a uniform number has weight above 0, so it is legal.
-        sums = np.exp(logits).cumsum(axis=1)
-        drawn = (sums <= view.random.random((len(logits), 1)) * sums[:, -1:]).sum(axis=1)
+        drawn = draw_index(np.exp(logits), view.random)
         chosen = np.where(abstained, drawn, greedy) if view.greedy else drawn
         return chosen, np.take_along_axis(logits, chosen[:, None], axis=1)[:, 0]
 
@@ -246,13 +244,6 @@ class LanguagePolicy:
         shares = {name: Mean(good, total) for name, (good, total) in self.judged.items()}
         distinct = float(len(self.scorer.known) + len(self.texts.known))
         return counted | {"distinct": distinct} | shares | self.scorer.metrics()
-
-    def state(self) -> State:
-        """Return nothing: the weights do not change, and cache and budget are kept in their own file."""
-        return {}
-
-    def load(self, state: State) -> None:
-        """Does nothing: there is no state."""
 
 
 def good_actions(codec: TextCodec, group_spec: GroupSpec, action: Array, view: View) -> dict[str, Array]:

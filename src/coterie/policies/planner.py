@@ -14,10 +14,11 @@ from typing import Literal
 import numpy as np
 
 from coterie.core.demonstrations import UNLABELLED
-from coterie.core.group import GroupSpec
+from coterie.core.group import GroupSpec, Stateless
+from coterie.core.sampling import draw_index
 from coterie.core.skills import HasPlanCodec, HasSkills, PlanCodec
 from coterie.core.text import TextCodec, find_text_codec
-from coterie.core.types import Array, Counters, Decision, Discrete, State, Text, Tree, View, map_tree
+from coterie.core.types import Array, Counters, Decision, Discrete, Text, Tree, View, map_tree
 from coterie.core.validation import at_least
 from coterie.lm import calibration as calibrate
 from coterie.lm import prompts
@@ -57,7 +58,7 @@ class PlanTemplate(prompts.PromptTemplate):
         return super().prompt(seen) + said
 
 
-class PlannerPolicy:
+class PlannerPolicy(Stateless):
     """Acts by a language model's plans."""
 
     def __init__(self, settings: PlannerSettings, group_spec: GroupSpec) -> None:
@@ -119,8 +120,7 @@ class PlannerPolicy:
         weights = np.where(unknown[:, None], legal, weights)
         self.decisions += len(rows)
         self.abstentions += int(unknown[rows].sum())
-        sums = weights.cumsum(axis=1)
-        drawn = (sums <= view.random.random((len(chosen), 1)) * sums[:, -1:]).sum(axis=1)
+        drawn = draw_index(weights, view.random)
         action = np.where(unknown, drawn, weights.argmax(axis=1)) if view.greedy else drawn
         return Decision(action.reshape(shape), memory=memory, trace={UNLABELLED: unknown.reshape(shape)})
 
@@ -157,8 +157,7 @@ class PlannerPolicy:
         scores[unknown] = 0.0
         best = scores.argmax(axis=1)
         if self.settings.temperature and not view.greedy:
-            sums = calibrate.probabilities(scores, self.settings.temperature).cumsum(axis=1)
-            best = (sums <= view.random.random((len(sums), 1)) * sums[:, -1:]).sum(axis=1)
+            best = draw_index(calibrate.probabilities(scores, self.settings.temperature), view.random)
         return np.where(unknown, -1, best)
 
     # Whole plans --------------------------------------------------------------------------------------------
@@ -210,18 +209,12 @@ class PlannerPolicy:
                     going.remove(i)
         return plans
 
-    # State --------------------------------------------------------------------------------------------------
+    # Metrics ------------------------------------------------------------------------------------------------
 
     def metrics(self) -> Counters:
         """Counts of decisions and abstentions, and the model's usage."""
         counted = {"decisions": float(self.decisions), "abstentions": float(self.abstentions)}
         return counted | {"distinct": float(len(self.scorer.known))} | self.scorer.metrics()
-
-    def state(self) -> State:
-        return {}
-
-    def load(self, state: State) -> None:
-        """Does nothing: answers are kept in the cache."""
 
 
 def skills_of(group_spec: GroupSpec) -> tuple[str, ...] | None:

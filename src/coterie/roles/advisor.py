@@ -13,7 +13,7 @@ from typing import Literal, Protocol
 import numpy as np
 
 from coterie.core.advice import AdviceUse, AskSettings, UseSettings
-from coterie.core.group import Actor, GroupSpec, HasLogProbs, Policy
+from coterie.core.group import Actor, GroupSpec, HasLogProbs, Policy, Stateful, Stateless
 from coterie.core.memoize import Memoized
 from coterie.core.text import Oracle, find_text_codec
 from coterie.core.types import Advice, Array, Counters, Discrete, Mean, State, View, map_tree
@@ -24,16 +24,8 @@ from coterie.lm import prompts
 from coterie.lm.choice import Calibration, ChoiceScorer
 from coterie.lm.loading import LMSettings
 
-COUNTS = (
-    "decisions",
-    "asked",
-    "advised",
-    "measured",
-    "agreed",
-    "kl",
-    "judged",
-    "optimal",
-)  # sums since the advisor was built
+# sums since the advisor was built
+COUNTS = ("decisions", "asked", "advised", "measured", "agreed", "kl", "judged", "optimal")
 
 
 @dataclass(frozen=True)
@@ -77,7 +69,7 @@ def check_smoothing(smoothing: float, use: UseSettings) -> None:
         raise ValueError("use.mode=prior takes logarithms of the advice: smoothing must be above 0, for example 0.01")
 
 
-class AdviceSource(Protocol):
+class AdviceSource(Stateful, Protocol):
     """Produces action probabilities for decisions. Rows are indices into the flattened `[N·A]` decisions."""
 
     def known(self, view: View, rows: Array) -> Array:
@@ -86,18 +78,6 @@ class AdviceSource(Protocol):
 
     def weights(self, view: View, rows: Array) -> Array:
         """Return advised probabilities `[R, K]` over the legal actions; NaN in rows where the source abstains."""
-        ...
-
-    def metrics(self) -> Counters:
-        """Return the usage of the source."""
-        ...
-
-    def state(self) -> State:
-        """Return what later answers depend on."""
-        ...
-
-    def load(self, state: State) -> None:
-        """Return to a saved state."""
         ...
 
 
@@ -326,7 +306,7 @@ class ExpertAdvisor(SourcedAdvisor):
         super().__init__(settings.ask, settings.use, settings.smoothing, group_spec, ExpertSource(actions))
 
 
-class ExpertSource:
+class ExpertSource(Stateless):
     """Puts all probability on the action of the world's scripted expert."""
 
     def __init__(self, actions: int) -> None:
@@ -345,15 +325,6 @@ class ExpertSource:
         found = (np.arange(self.actions) == best[:, None]).astype(np.float64)
         found[best < 0] = np.nan
         return found
-
-    def metrics(self) -> Counters:
-        return {}
-
-    def state(self) -> State:
-        return {}
-
-    def load(self, state: State) -> None:
-        """Does nothing: scripted experts have no state."""
 
 
 # Any policy -------------------------------------------------------------------------------------------------
@@ -385,7 +356,7 @@ class PolicyAdvisor(SourcedAdvisor):
         super().__init__(s.ask, s.use, s.smoothing, group_spec, PolicySource(count_actions(group_spec), actor))
 
 
-class PolicySource:
+class PolicySource(Stateless):
     """A policy's probabilities of actions, or all probability on the action that it would take."""
 
     def __init__(self, actions: int, actor: Actor) -> None:
@@ -406,12 +377,3 @@ class PolicySource:
                 found = np.arange(self.actions) == self.actor.act(shown)[1].action[..., None]
             self.asked = view, found.reshape(view.acting.size, self.actions).astype(np.float64)
         return self.asked[1][rows]
-
-    def metrics(self) -> Counters:
-        return {}
-
-    def state(self) -> State:
-        return {}
-
-    def load(self, state: State) -> None:
-        """Does nothing: the policy does not change."""

@@ -18,7 +18,7 @@ from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 
-from coterie.core.group import GroupSpec, Preference, Risk
+from coterie.core.group import GroupSpec, Preference, Risk, Stateless
 from coterie.core.memoize import Memoized
 from coterie.core.text import HasActionEffects, find_text_codec
 from coterie.core.types import Array, Counters, Discrete, Experience, Metrics, State, Tree, View, map_tree
@@ -151,8 +151,11 @@ class RuleJudgements(NamedTuple):
     abstentions: Array  # [R] int: actions that the model did not judge
 
 
-class LanguageShield:
-    """Applies rules in words to a group's actions."""
+class LanguageShield(Stateless):
+    """Applies rules in words to a group's actions.
+
+    Nothing is saved: the model's cache keeps the answers, and counts cover one experience only.
+    """
 
     def __init__(self, settings: ConstraintSettings, group_spec: GroupSpec) -> None:
         space = group_spec.spaces.action
@@ -278,13 +281,6 @@ class LanguageShield:
         """Counts of the latest experience, or of all decisions if the group does not learn; and the model's usage."""
         counts = self.learned if self.learns else self.played
         return {f"constraints/{name}": value for name, value in (counts | self.judge.metrics()).items()}
-
-    def state(self) -> State:
-        """Return nothing: the model's cache keeps the answers, and counts cover one experience only."""
-        return {}
-
-    def load(self, state: State) -> None:
-        """Does nothing: there is no state."""
 
 
 class ConstrainedPreference:

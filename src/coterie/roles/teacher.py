@@ -18,7 +18,7 @@ from numba import njit
 
 from coterie.core import seeding
 from coterie.core.advice import AskSettings, UseSettings
-from coterie.core.group import GroupSpec
+from coterie.core.group import GroupSpec, Stateful, Stateless
 from coterie.core.skills import HasBestSkills, HasPlanCodec, HasSkills, PlanCodec
 from coterie.core.types import Array, Counters, Distinct, State, View, map_tree
 from coterie.core.validation import at_least, within
@@ -79,7 +79,7 @@ class TeacherAdvisor(SourcedAdvisor):
         return self.skill_source.table()
 
 
-class Planner(Protocol):
+class Planner(Stateful, Protocol):
     """Chooses among skills, given text states."""
 
     def of(self, texts: list[str]) -> Array:
@@ -89,12 +89,6 @@ class Planner(Protocol):
     def may_answer(self, texts: list[str]) -> Array:
         """Return for which of these texts, all without an answer, asking again may bring one, `[R]` bool."""
         ...
-
-    def metrics(self) -> Counters: ...
-
-    def state(self) -> State: ...
-
-    def load(self, state: State) -> None: ...
 
 
 class ModelPlanner:
@@ -133,8 +127,8 @@ class ModelPlanner:
         self.scorer.load(state)
 
 
-class TablePlanner:
-    """A table of plans."""
+class TablePlanner(Stateless):
+    """A table of plans, which do not change."""
 
     def __init__(self, table: PlanTable) -> None:
         self.table = table
@@ -144,15 +138,6 @@ class TablePlanner:
 
     def may_answer(self, texts: list[str]) -> Array:
         return np.zeros(len(texts), bool)  # tables do not change
-
-    def metrics(self) -> Counters:
-        return {}
-
-    def state(self) -> State:
-        return {}
-
-    def load(self, state: State) -> None:
-        """Does nothing: tables do not change."""
 
 
 def find_skills(group_spec: GroupSpec) -> tuple[tuple[str, ...], PlanCodec]:
