@@ -53,9 +53,8 @@ class UseSettings:
     # label: as mixture, and asked for at any strength, for a learner that imitates the advisor;
     # margin: a loss that puts the value of the advised action above the others (DQN)
     mode: Mode = "kl"
-    strength: float = (
-        1.0  # mixture, label: fraction of advised actions; kl, margin: weight of the loss; prior: factor; hint: unused
-    )
+    # mixture, label: fraction of advised actions; kl, margin: weight of the loss; prior: factor; hint: unused
+    strength: float = 1.0
     final: float = 0.0  # the strength at the end
     until: float = 1.0  # fraction of the run in which the strength changes linearly to `final`
     frames: int | None = None  # the same in environment steps, whatever the length of the run; None: `until` counts

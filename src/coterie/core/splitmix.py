@@ -12,7 +12,7 @@ from numba import njit
 from coterie.core import seeding
 from coterie.core.types import Array
 
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # odd: a counter that advances by it takes every value
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
 
@@ -33,7 +33,7 @@ def scramble(x: np.uint64) -> np.uint64:
 @njit(cache=True)
 def uniform(random: Array, n: int) -> float:
     """A uniform number in [0, 1) from the stream of copy n."""
-    random[n] += _GOLDEN
+    random[n] += GOLDEN
     return np.float64(scramble(random[n]) >> np.uint64(11)) * 2.0**-53
 
 
@@ -42,4 +42,4 @@ def _seed(random: Array, base: np.uint64) -> None:
     # Scrambled, because splitmix64 advances in steps of the golden number: otherwise copy n+1 would draw the numbers
     # of copy n, shifted by one.
     for n in range(len(random)):
-        random[n] = scramble(base + np.uint64(n + 1) * _GOLDEN)
+        random[n] = scramble(base + np.uint64(n + 1) * GOLDEN)

@@ -274,9 +274,7 @@ class View:
     agent_type: str = ""
     columns: Array | None = None  # [A] int: index of each agent within its agent type
     advice: Advice | None = None  # [N, A, …]: what the advisor suggests; None: it was not asked
-    progress: float | None = (
-        None  # fraction of the run's total steps taken before this iteration; None outside of training
-    )
+    progress: float | None = None  # fraction of the run's steps taken before this iteration; None outside of training
     step_count: int = 0  # steps played before this one, since the run or the evaluation began
     frames: int = 0  # the same in environment steps, summed over all environments and shards
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from coterie.core.group import Actor
-from coterie.core.splitmix import scramble
+from coterie.core.splitmix import GOLDEN, scramble
 from coterie.core.types import Array, Counters, Decision, View, as_metrics
 from coterie.core.world import CostlySteps, World
 from coterie.training.runner import Runner, play_episodes
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 COPIES = 256  # environments at most, unless the world says otherwise
 Report = Callable[[int, int], None]  # episodes that have ended, steps of every environment so far
-GOLDEN = 0x9E3779B97F4A7C15  # the odd number that SplitMix64 counts by
 
 
 @dataclass(frozen=True)
@@ -169,8 +168,8 @@ def _fingerprint(prints: Array, acted: Mapping[str, tuple[View, Decision]]) -> N
         nothing = "" if decision.action.dtype == object else 0
         for array in (*seen, np.where(view.acting.reshape(shape), decision.action, nothing)):
             rows = _words(array.reshape(len(prints), -1))
-            prints *= np.uint64(GOLDEN)
-            counted = rows + np.arange(1, rows.shape[1] + 1, dtype=np.uint64) * np.uint64(GOLDEN)
+            prints *= GOLDEN
+            counted = rows + np.arange(1, rows.shape[1] + 1, dtype=np.uint64) * GOLDEN
             mixed: Array = scramble(counted)  # type: ignore[arg-type, assignment]  # it takes arrays as well
             prints += mixed.sum(axis=1)
 

@@ -276,6 +276,7 @@ def start(config: Config, groups: list[Group]) -> Workers:
     if settings.workers > settings.shards:
         log.warning(
             "train.workers=%d: %d will do, since a worker plays whole shards; a larger train.shards changes results",
-            *(settings.workers, settings.shards),
+            settings.workers,
+            settings.shards,
         )
     return ProcessWorkers(config, groups) if config.train.workers else LocalWorkers(config, groups)

@@ -69,9 +69,8 @@ class AlphaZeroSettings:
     """Settings of AlphaZero."""
 
     learning_rate: float = 1e-3  # of Adam
-    learning_rate_schedule: Literal["constant", "linear", "cosine"] = (
-        "constant"  # linear, cosine: to 0 at the run's end
-    )
+    # linear, cosine: to 0 at the run's end
+    learning_rate_schedule: Literal["constant", "linear", "cosine"] = "constant"
     batch_size: int = 256  # positions per gradient step
     updates_per_step: float = 0.05  # gradient steps per environment step, over all copies
     value_weight: float = 1.0  # of the value's loss relative to the policy's

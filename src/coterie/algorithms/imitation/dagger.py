@@ -34,9 +34,8 @@ class DAggerSettings(CloningSettings):
     updates: int = 100  # gradient steps per iteration, on all labels so far
     max_labels: int | None = None  # labels after which the expert is not asked any more; None: always
     demonstrations: tuple[str, ...] = ()  # labels to begin with: directories of `coterie demonstrate`
-    group: str | None = (
-        None  # the recorded group of the demonstrations; None: the one of the same name, or the only one
-    )
+    # the recorded group of the demonstrations; None: the one of the same name, or the only one
+    group: str | None = None
     only_successful: bool = True  # of the demonstrations
 
     def __post_init__(self) -> None:

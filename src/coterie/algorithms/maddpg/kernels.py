@@ -275,7 +275,7 @@ def _act(it: Iteration, step: int, s: int, out: Array, workspace: Workspace) -> 
 
 
 @njit(cache=True, error_model="numpy")
-def _action_slopes(it: Iteration, step: int, s: int, out: Array, inputs: Array, workspace: Workspace) -> None:
+def _action_slopes(it: Iteration, s: int, out: Array, inputs: Array, workspace: Workspace) -> None:
     """Replace the policy's outputs by the loss's slopes, given those by the critic's inputs."""
     layout, temperature = it.layout, np.float32(it.hyperparams.temperature)
     per, width = len(out) // it.draws.indices.shape[1], layout.action_size
@@ -398,7 +398,7 @@ def _actor_step(
     predicted = forward(critic, spec.sizes, spec.relu, y, workspace.critic_store)
     mean = actor_objective(it.risk, predicted, workspace.targets.weight, h.scale_by_std, workspace.scratch)
     inputs = backward_inputs(critic, spec.sizes, spec.relu, y, workspace.critic_store, workspace.gradients.deltas)
-    _action_slopes(it, step, s, out, inputs, workspace)
+    _action_slopes(it, s, out, inputs, workspace)
     adam_step(actor, s, it.actor_spec, x, store, workspace.gradients, steps, h.actor_rate, h.max_grad_norm)
     return mean
 

@@ -86,9 +86,8 @@ class PPOSettings:
     target_kl: float | None = None  # after a pass, end the iteration if its last minibatch's KL is above this
     central_critic: bool = False  # the critic also sees the world's state, or all agents' observations
     share_encoder: bool | None = None  # one encoder for actor and critic; None: with encoders nature and impala
-    hand_over: HandOverSettings | None = (
-        None  # for a policy of an earlier run; None: all learn from the first iteration
-    )
+    # for a policy of an earlier run; None: all learn from the first iteration
+    hand_over: HandOverSettings | None = None
 
     SEARCH: ClassVar[Space] = {  # what `coterie tune` varies
         "learning_rate": Real(1e-5, 1e-2, log=True),

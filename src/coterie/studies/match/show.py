@@ -66,11 +66,6 @@ def _cells(other: str, entry: Pairing) -> list[str]:
     return [other, f"{mean:.2f}", half, success, *scores, str(entry.distinct_games) if few else ""]
 
 
-def _mean_and_half_width(entry: Pairing, between: str) -> str:
-    mean, bounds = entry.interval(entry.first)
-    return f"{mean:7.2f}" if bounds is None else f"{mean:7.2f}{between}± {(bounds[1] - bounds[0]) / 2:.2f}"
-
-
 def to_dict(players: Sequence[Player], matrix: list[list[Pairing]], episodes: int, seed: int) -> dict[str, Any]:
     """The matrix as JSON."""
     return {
