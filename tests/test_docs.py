@@ -85,12 +85,28 @@ def test_the_commands_of_the_gallery_name_experiments():
     assert shown == {name for name in schema.experiments() if "/" not in name}
 
 
+def test_no_page_has_formulas_that_the_site_cannot_show():
+    assert [page for page in [*sorted(PAGES), "gallery.md"] if "$$" in (DOCS / page).read_text()] == []
+
+
 def test_no_page_uses_the_old_name_of_a_setting():
     old = {path.rpartition("*.")[2] for path in renamed.SETTINGS} - {"learner.temperature"}  # SAC's is so named
     for name in sorted(PAGES):
         if not name.startswith("results/"):  # notes keep the names of their time
             text = (DOCS / name).read_text()
             assert [path for path in old if "." in path and path in text] == [], name
+
+
+def test_the_architecture_page_names_files_and_members_that_exist():
+    which_file, checked = (DOCS / "architecture.md").read_text().partition("\n## Decisions")[0], 0
+    for path, members in re.findall(r"`([\w/]+\.py)`(?: \(([^)]*)\))?", which_file):
+        if "NAME" in path:
+            continue
+        text = (ROOT / "src" / "coterie" / path).read_text()
+        for name in re.findall(r"`([\w.]+)`", members):
+            checked += 1
+            assert re.search(rf"\b{name.rpartition('.')[2]}\b", text), f"{path}: {name}"
+    assert checked > 40
 
 
 def test_generated_tables_and_the_tree_are_current():
