@@ -10,7 +10,7 @@ EXTRAS := worlds,openspiel,minari,window,tensorboard,wandb,mlflow,onnx,video,cha
 .PHONY: $(shell sed -nE 's/^([a-z-]+):.*/\1/p' $(firstword $(MAKEFILE_LIST)))  # every target that is not a file
 
 help: ## show these lines
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 17
 
 install: $(STAMP) ## create .venv and install everything, once (2.8 GB on disk; more where pip picks PyTorch with CUDA)
 
