@@ -46,6 +46,7 @@ def test_a_dict_is_an_experiment():
 def test_overrides_may_be_a_dict(tmp_path):
     run = coterie.train(GRID, {"seed": 2, "groups.team.policy.hidden": [3]}, tmp_path / "one", quiet=True)
     assert (run.config().seed, run.config().groups["team"].policy.settings.hidden) == (2, (3,))
+    assert coterie.load(run.path, overrides={"world.max_steps": 9}).config.world.settings.max_steps == 9
     swept = {"seed": [0, 1], "groups.team.learner.learning_rate": 1e-5}
     runs = coterie.sweep(GRID, swept, tmp_path / "several")
     assert [run.path.name for run in runs] == ["seed=0", "seed=1"]

@@ -25,11 +25,12 @@ from coterie.studies.match import show as show_match
 from coterie.studies.report import report as reports
 from coterie.training import clone as cloning
 from coterie.training import start
+from coterie.training import table as tables
 from coterie.training.data_frames import data_frame
 from coterie.training.interrupt import interruptible
 from coterie.training.jobs import refuse_second_import
 from coterie.training.run import Run
-from coterie.training.table import Table, load
+from coterie.training.table import Table
 
 __all__ = [
     "ComparisonResult",
@@ -100,6 +101,15 @@ def resume(path: str | Path, overrides: Overrides = None, quiet: bool = False) -
     """Continue a run from its newest intact checkpoint; False when it had already finished."""
     refuse_second_import()
     return start.resume(path, _words(overrides), quiet, reports.write_report)
+
+
+def load(path: str | Path, checkpoint: str = "best", overrides: Overrides = None, policy: str | None = None) -> Table:
+    """Load the table of a run. A group whose policy is overridden with another one starts untrained.
+
+    Overrides change the world and who plays in it; settings of training are refused. `policy` seats somebody else in
+    the groups that learned: `teacher`, the group's own advisor, or a policy that needs no training, such as `random`.
+    """
+    return tables.load(path, checkpoint, _words(overrides), policy)
 
 
 def _words(overrides: Overrides, swept: bool = False) -> list[str]:

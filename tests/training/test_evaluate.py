@@ -63,6 +63,13 @@ def test_the_interval_by_hand():
     assert (mean - low) == pytest.approx(high - mean)
 
 
+def test_a_result_prints_the_numbers_that_it_holds():
+    returns, success = {"team": np.array([[1.0, 3.0], [3.0, 5.0], [0.0, 0.0]])}, np.array([True, False, False])
+    made = evaluate.Result(returns, np.array([2, 4, 6]), success, np.arange(3))
+    low, high = made.to_dict()["groups"]["team"]["return_ci95"]
+    assert str(made) == f"3 episodes, mean length 4.0, success 33%\nteam: return 2.00 [{low:.2f}, {high:.2f}]"
+
+
 def test_one_episode_has_no_interval(capsys):
     mean, low, high = evaluate.interval(np.array([2.0]))
     assert mean == 2

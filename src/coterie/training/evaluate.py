@@ -39,6 +39,16 @@ class Result:
         """The mean return of the given groups, which chooses the best checkpoint."""
         return float(np.mean([self.returns[g].mean() for g in groups]))
 
+    def __str__(self) -> str:
+        """Episodes, mean length and success rate, then each group's mean return with its 95% interval."""
+        found = self.to_dict()
+        success = "" if self.success is None else f", success {found['success_rate']:.0%}"
+        lines = [f"{len(self.length)} episodes, mean length {self.length.mean():.1f}{success}"]
+        for name, score in found["groups"].items():
+            bounds = "" if score["return_ci95"] is None else " [{:.2f}, {:.2f}]".format(*score["return_ci95"])
+            lines.append(f"{name}: return {score['return_mean']:.2f}{bounds}")
+        return "\n".join(lines)
+
     def to_dict(self) -> dict[str, Any]:
         """As JSON: mean return per group and success rate with their 95% intervals, and what the world counted.
 

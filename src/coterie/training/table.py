@@ -198,11 +198,7 @@ def load(
     overrides: list[str] | str | None = None,
     policy: str | None = None,
 ) -> Table:
-    """Load the table of a run. A group whose policy is overridden with another one starts untrained.
-
-    Overrides change the world and who plays in it; settings of training are refused. `policy` seats somebody else in
-    the groups that learned: `teacher`, the group's own advisor, or a policy that needs no training, such as `random`.
-    """
+    """Load the table of a run, as `coterie.load` describes."""
     run = Run.open(path)
     trained = run.config()
     if policy is not None and policy != TEACHER:
