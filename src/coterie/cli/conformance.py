@@ -104,10 +104,7 @@ def taught_policy(name: str, kind: Any) -> str:
     wanted = getattr(kind, "teaches", None)
     if wanted is None:
         raise ConfigError(f"--policy: learner '{name}' does not say which policy it improves; name one")
-    for policy in registry.POLICIES:
-        if lookup.look_up(registry.POLICIES, policy) is wanted:
-            return policy
-    return f"{wanted.__module__}:{wanted.__qualname__}"
+    return lookup.name_of(registry.POLICIES, wanted)
 
 
 def individual() -> Part:

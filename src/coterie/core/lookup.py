@@ -45,6 +45,12 @@ def look_up(table: dict[str, str], name: str) -> Any:
         raise LookupError(f"module '{module}' has no '{attribute}'") from None
 
 
+def name_of(table: dict[str, str], kind: type[Any]) -> str:
+    """The name of a class: that in the table, or else `package.module:Name`."""
+    address = f"{kind.__module__}:{kind.__qualname__}"
+    return next((name for name, known in table.items() if known == address), address)
+
+
 def look_up_class(table: dict[str, str], name: str) -> Any:
     """The class or function behind a name; an object of another kind is refused."""
     found = look_up(table, name)

@@ -375,8 +375,7 @@ def check_preference(group: GroupConfig, group_spec: GroupSpec) -> None:
     path, learner, name = f"groups.{group_spec.group}.preference", group.learner.name, group.preference.name
     supported = getattr(lookup.look_up(registry.LEARNERS, learner), "preferences", None)  # a class attribute
     if supported is not None and not issubclass(lookup.look_up(registry.PREFERENCES, name), supported):
-        addresses = [f"{one.__module__}:{one.__qualname__}" for one in supported]
-        able = " or ".join(known for known, address in registry.PREFERENCES.items() if address in addresses)
+        able = " or ".join(lookup.name_of(registry.PREFERENCES, one) for one in supported)
         raise ConfigError(f"{path}: learner '{learner}' does not support '{name}'; set {path}={able}")
 
 
@@ -413,9 +412,8 @@ def scopes(learner: str) -> tuple[str, ...]:
 
 def _cure(group_spec: GroupSpec, wanted: type[Any]) -> str:
     """Return the hint that names the required policy, if it is registered."""
-    address = f"{wanted.__module__}:{wanted.__qualname__}"
-    name = next((name for name, known in registry.POLICIES.items() if known == address), None)
-    return "" if name is None else f"; set groups.{group_spec.group}.policy.name={name}"
+    name = lookup.name_of(registry.POLICIES, wanted)
+    return f"; set groups.{group_spec.group}.policy.name={name}" if name in registry.POLICIES else ""
 
 
 def build_runner(config: Config, shard: int, groups: Sequence[Group]) -> Runner:
