@@ -152,6 +152,7 @@ def test_a_set_network_with_text_plays_with_any_number():
     for join in ("concat", "add"):
         one, other = (policy(w, network={"encoder": "set"}, words=False, join=join) for w in (few, many))
         other.load(one.state())
+        assert np.array_equal(other.flat.array, one.flat.array)
 
 
 # Learning ---------------------------------------------------------------------------------------------------

@@ -225,7 +225,7 @@ class Transformer(nn.Module):
         if positions is None:
             cosine, sine = (table[None, None, : tokens.shape[1]] for table in (self.cosine, self.sine))  # type: ignore[index]  # buffers
         else:
-            cosine, sine = (table[positions].unsqueeze(1) for table in (self.cosine, self.sine))  # type: ignore[index]
+            cosine, sine = (table[positions].unsqueeze(1) for table in (self.cosine, self.sine))  # type: ignore[index]  # buffers
         x = F.embedding(tokens, self.embedding).to(self.compute)
         turn = Rotation(cosine.to(x.dtype), sine.to(x.dtype), mask)
         for i, layer in enumerate(self.layers):

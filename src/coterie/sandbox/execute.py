@@ -114,4 +114,4 @@ def run_many(
         at_least("workers", workers, 1)
     inputs = [""] * len(sources) if stdins is None else stdins
     with ThreadPoolExecutor(workers or os.cpu_count()) as pool:
-        return list(pool.map(lambda pair: run(pair[0], pair[1], **limits), zip(sources, inputs, strict=True)))  # type: ignore[arg-type]
+        return list(pool.map(lambda pair: run(pair[0], pair[1], **limits), zip(sources, inputs, strict=True)))  # type: ignore[arg-type]  # `run` checks the limits

@@ -40,7 +40,7 @@ def find_interpreter() -> Interpreter:
 
     Root's programs run as nobody. `python3` is the system's.
     """
-    own, system = os.path.realpath(sys._base_executable), shutil.which("python3", path="/usr/local/bin:/usr/bin:/bin")  # type: ignore[attr-defined]
+    own, system = os.path.realpath(sys._base_executable), shutil.which("python3", path="/usr/local/bin:/usr/bin:/bin")  # type: ignore[attr-defined]  # CPython has it
     run_as = NOBODY if os.geteuid() == 0 else None
     candidates = [own] + ([os.path.realpath(system)] if system else [])
     for path in candidates:

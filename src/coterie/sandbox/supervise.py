@@ -168,7 +168,7 @@ def supervise(
         cwd="/",
         pass_fds=pass_fds,
         start_new_session=True,
-        **user,  # type: ignore[call-overload]
+        **user,  # type: ignore[call-overload]  # no overload takes a dict
     )
     ended, usage = Ended(), Usage()
     try:

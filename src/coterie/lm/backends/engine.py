@@ -154,7 +154,7 @@ class Engine:
             key=cache(*answers),
             value=cache(*answers),
             cosine=self.network.cosine,  # type: ignore[arg-type]  # buffers
-            sine=self.network.sine,  # type: ignore[arg-type]
+            sine=self.network.sine,  # type: ignore[arg-type]  # likewise
             noise=new(requests, width),
             tokens=new(requests, width, dtype=torch.int32),
             log_probs=new(requests, width),

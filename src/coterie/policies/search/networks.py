@@ -68,7 +68,7 @@ class PositionNetwork:
         self.device = resolve_device(settings.device, self.spec is not None)
         self.net.to(self.device)
         if self.device.type == "cuda" and settings.kind == "residual":
-            self.net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+            self.net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # missing in PyTorch's stubs
         self.flat = networks.FlatParams(self.net, 1)
         self._graphs: dict[tuple[int, int], EvaluationGraph] = {}
 

@@ -28,7 +28,7 @@ class DoorKeyPlans:
 
     def describe(self, number: int) -> str:
         index = np.unravel_index(number, SIZES)
-        return describe_facts(self.scene.task, Facts(*map(int, index)))  # type: ignore[arg-type]
+        return describe_facts(self.scene.task, Facts(*map(int, index)))  # type: ignore[arg-type]  # numbers, not arrays
 
     def samples(self) -> list[str]:
         return self.text.samples()

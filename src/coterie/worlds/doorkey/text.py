@@ -308,7 +308,7 @@ def describe_facts(task: int, facts: Facts) -> str:
 def _possible_facts(task: int) -> list[Facts]:
     """The facts that a task can have, as far as texts differ by them."""
     if task == EMPTY_ROOM:
-        return [Facts(NOTHING, 0, 0, 0, LOCKED, goal) for goal in (UNKNOWN, KNOWN)]  # type: ignore[arg-type]
+        return [Facts(NOTHING, 0, 0, 0, LOCKED, goal) for goal in (UNKNOWN, KNOWN)]  # type: ignore[arg-type]  # numbers, not arrays
     steps = (UNKNOWN, KNOWN, FACED)
     doors = (KNOWN,) if task == COLORED else ()
     found = [(NOTHING, key, UNKNOWN, door, LOCKED, UNKNOWN) for door in (UNKNOWN, *doors) for key in steps]

@@ -61,7 +61,7 @@ def _equal(expected: Answer, given: Answer, tolerance: float) -> bool:
             if isinstance(expected, Assigned) and _is_number(expected.answer):
                 return False
             sides = [_as_relation(side) if isinstance(side, Assigned) else side for side in (expected, given)]
-            return all(isinstance(s, Relation) for s in sides) and _same_relation(*sides)  # type: ignore[arg-type]
+            return all(isinstance(s, Relation) for s in sides) and _same_relation(*sides)  # type: ignore[arg-type]  # checked on the left
         case Assigned(), _:
             return _equal(expected.answer, given, tolerance)
         case _, Assigned():
