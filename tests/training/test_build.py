@@ -10,13 +10,14 @@ import coterie
 from coterie.config import schema
 from coterie.config.schema import ConfigError
 from coterie.core.group import Stateless
-from coterie.core.types import CoterieError
+from coterie.core.types import CoterieError, Decision
 from coterie.lm.interface import Missing
 from coterie.policies.network import NetworkPolicy
 from coterie.policies.scripted import ExpertPolicy, RandomPolicy, RandomSettings
-from coterie.testing import check_world
+from coterie.testing import ContractError, check_policy, check_world
 from coterie.training import build, language_models, start, workers
 from coterie.training.run import Run
+from coterie.training.runner import Runner
 from coterie.worlds.gridworld.world import Gridworld
 from helpers import run as run_cases
 from helpers.run import train, written
@@ -173,6 +174,53 @@ def test_a_policy_plays_a_training_that_is_not_too_wide_for_it(tmp_path):
         said = refusal(tmp_path, groups, "train.evaluate_episodes=16", *wide)
         assert said.startswith("groups.a.policy: ")
         assert [number for number in (" 17 ", " 16;") if number not in said] == []
+
+
+class Careless(RandomPolicy):
+    """Returns actions in place of a decision."""
+
+    def act(self, view):
+        return super().act(view).action
+
+
+class Short(RandomPolicy):
+    """Leaves out the axis of the agents."""
+
+    def act(self, view):
+        return Decision(super().act(view).action[:, 0])
+
+
+class NoMetrics(Stateless):
+    """A learner that returns nothing."""
+
+    def __init__(self, settings: RandomSettings, policy, group_spec, preference) -> None:
+        self.policy = policy
+
+    def learn(self, own, joint, random):
+        return None
+
+
+@pytest.mark.parametrize(
+    ("policy", "said"),
+    [("Careless", "Careless.act must return a Decision, got ndarray"), ("Short", "[2 environments, 3 agents, …], got")],
+)
+def test_a_decision_of_the_wrong_form_names_the_policy(tmp_path, policy, said):
+    _, (group,) = table(tmp_path, f"  a: {{policy: '{__name__}:{policy}'}}")
+    runner = Runner(group.actor.group_spec.world, [group.actor], 0)
+    with pytest.raises(CoterieError) as refused:
+        runner.play(1, 1)
+    assert str(refused.value).startswith("groups.a.policy: ")
+    assert said in str(refused.value)
+    with pytest.raises(ContractError, match="act: expected"):
+        check_policy(lambda spec: globals()[policy](RandomSettings(), spec), group.actor.group_spec)
+
+
+@pytest.mark.slow
+def test_a_learner_without_metrics_is_named(tmp_path):
+    groups = f"  a: {{policy: random, learner: '{__name__}:NoMetrics'}}"
+    file = written(tmp_path / "a.yaml", PLAIN + groups)
+    with pytest.raises(CoterieError, match=r"^groups\.a\.learner: NoMetrics\.learn must return a dict .*NoneType"):
+        coterie.train(str(file), run_cases.MOMENT, tmp_path / "run", quiet=True)
 
 
 class Forgetful(RandomPolicy):

@@ -103,7 +103,10 @@ def taught_policy(name: str, kind: Any) -> str:
     """The policy that a learner improves, by its name in the table."""
     wanted = getattr(kind, "teaches", None)
     if wanted is None:
-        raise ConfigError(f"--policy: learner '{name}' does not say which policy it improves; name one")
+        raise ConfigError(
+            f"--policy: learner '{name}' does not say which policy it improves; name one, or set its class attribute "
+            "teaches"
+        )
     return lookup.name_of(registry.POLICIES, wanted)
 
 

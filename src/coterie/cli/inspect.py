@@ -52,7 +52,9 @@ def check_world_(
         raise
     print(f"{name}: passes the conformance tests over {steps} steps, {1000 * found.seconds_per_step:.3g} ms a step")
     if not found.episodes:
-        print(f"no episode ended within {steps} steps; if one may last for ever, set world.max_episode_steps")
+        limited = any(spec.name == "max_episode_steps" for spec in dataclasses.fields(part.settings))
+        cure = "set world.max_episode_steps" if limited else "truncate it, or set limits_episodes = False in the class"
+        print(f"no episode ended within {steps} steps; if one may last for ever, {cure}")
 
 
 @check_app.command("policy")

@@ -293,6 +293,18 @@ class Risk(Preference, Protocol):
         ...
 
 
+def check_decision(decision: Decision, view: View, group: str, policy: Policy) -> None:
+    """Raise unless a policy has returned one action for every environment and agent of the view."""
+    act, wanted = f"groups.{group}.policy: {type(policy).__name__}.act", view.acting.shape
+    if not isinstance(decision, Decision):
+        raise CoterieError(f"{act} must return a Decision, got {type(decision).__name__}")
+    if np.shape(decision.action)[:2] != wanted:
+        raise CoterieError(
+            f"{act} must return actions [{wanted[0]} environments, {wanted[1]} agents, …], got the shape "
+            f"{np.shape(decision.action)}; 'coterie check policy' tests a policy"
+        )
+
+
 @dataclass(frozen=True)
 class Actor:
     """The acting half of a group: everything between a view of the world and a decision."""
@@ -307,6 +319,7 @@ class Actor:
         """Apply shield, advisor and policy; returns what the policy saw and what it decided."""
         view = self.shown(view)
         decision = self.policy.act(view)
+        check_decision(decision, view, self.group_spec.group, self.policy)
         if self.shield is not None:
             self.shield.observe(view, decision.action)
         return view, decision

@@ -56,6 +56,7 @@ def check_policy(
     view_before, state_before = leaves(view), leaves(policy.state())
     for greedy in (False, True):
         decision, title = decide(policy, view, 1, greedy), f"greedy={greedy}"
+        expect(isinstance(decision, Decision), "act", "a Decision", type(decision).__name__)
         _check_decision(group_spec, view, decision, policy.memory_size)
         expect_equal(f"{title}, the view after act", view_before, view)
         expect_equal(f"{title}, same generator", decision, decide(policy, view, 1, greedy))

@@ -11,7 +11,7 @@ import json
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
@@ -121,6 +121,9 @@ class Training:
             if group.learner is not None and not is_finished(group.learner):  # a finished group only plays
                 random = seeding.generator(self.config.seed, "learn", self.iteration, group.name)
                 learned = group.learner.learn(rollout.experiences[group.name], joint, random)
+                if not isinstance(learned, Mapping):
+                    what = f"{type(group.learner).__name__}.learn must return a dict of metrics"
+                    raise CoterieError(f"groups.{group.name}.learner: {what}, got {type(learned).__name__}")
                 metrics |= {f"{group.name}/{name}": value for name, value in learned.items()}
         self.env_steps += steps
         return metrics
