@@ -42,12 +42,12 @@ def examine() -> Iterator[str]:
     import torch
 
     import coterie
+    from coterie.training.provenance import usable_cores
 
     yield "machine"
     yield from line("coterie", f"{coterie.__version__}, {Path(coterie.__file__).parent}")
     yield from line("python", f"{platform.python_version()} on {platform.system()} {platform.machine()}")
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    yield from line("cores", str(cores))
+    yield from line("cores", str(usable_cores()))
     yield from line("gpu", torch.cuda.get_device_name(0) if torch.cuda.is_available() else "none")
     yield from line("sandbox", _sandbox())
     disk = shutil.disk_usage(Path.cwd())
@@ -80,7 +80,7 @@ def describe_extra(extra: str, purpose: str, packages: tuple[str, ...]) -> str:
     missing = [name for name, found in known.items() if found is None]
     if not missing:
         return ", ".join(f"{name}{TOGETHER}{found}" for name, found in known.items())
-    lacks = f" (missing: {', '.join(missing)})" if missing and len(missing) < len(packages) else ""
+    lacks = f" (missing: {', '.join(missing)})" if len(missing) < len(packages) else ""
     return f"not installed{lacks}: {purpose}; pip install 'coterie[{extra}]'"
 
 

@@ -62,12 +62,16 @@ def machine() -> str:
     """System, processor, cores, memory and GPU in a few words."""
     import torch
 
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    words = [f"{platform.system()} {platform.machine()}", _processor(), f"{cores} cores"]
+    words = [f"{platform.system()} {platform.machine()}", _processor(), f"{usable_cores()} cores"]
     if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
         words.append(f"{os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE') / 2**30:.0f} GiB")
     words += [torch.cuda.get_device_name(0)] if torch.cuda.is_available() else []
     return ", ".join(word for word in words if word)
+
+
+def usable_cores() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _processor() -> str:
