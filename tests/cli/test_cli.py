@@ -347,8 +347,10 @@ def test_leaving_at_once_is_exit_code_130(coterie_, tmp_path, monkeypatch):
 @pytest.mark.parametrize("command", ["train", "eval"])
 def test_ctrl_c_in_compiled_code_is_exit_code_130_too(coterie_, tmp_path, monkeypatch, command):
     def interrupt(*arguments, **options):
-        """As Numba does where the signal comes while it calls Python."""
-        raise SystemError("returned a result with an exception set") from KeyboardInterrupt()
+        """As Numba does where the signal comes while it calls Python, which was called by compiled code, too."""
+        called = SystemError("returned a result with an exception set")
+        called.__cause__ = KeyboardInterrupt()
+        raise SystemError("returned a result with an exception set") from called
 
     monkeypatch.setattr(loop, "loop", interrupt)
     monkeypatch.setattr(table, "load", interrupt)

@@ -66,8 +66,8 @@ def describe_file_error(error: OSError) -> str:
 
 def say_interrupted() -> None:
     """Say how to go on after Ctrl-C."""
-    cure = "'coterie resume RUN' continues from the last checkpoint, the same 'coterie tune' continues its study"
-    print(f"coterie: interrupted; {cure}", file=sys.stderr)
+    same = "tune, exploit and demonstrate go on with the same command"
+    print(f"coterie: interrupted; 'coterie resume RUN' continues from the last checkpoint, {same}", file=sys.stderr)
 
 
 def refuse_renamed_options(arguments: Sequence[str]) -> None:

@@ -50,9 +50,13 @@ def leave_if_asked() -> None:
         raise Interrupted("stopped by a signal")
 
 
-def is_ctrl_c(error: BaseException) -> bool:
-    """Whether an error is Ctrl-C in compiled code, which makes of a KeyboardInterrupt the cause of a SystemError."""
-    return isinstance(error, SystemError) and isinstance(error.__cause__, KeyboardInterrupt)
+def is_ctrl_c(error: BaseException | None) -> bool:
+    """Whether an error is Ctrl-C in compiled code, which makes a KeyboardInterrupt the cause of SystemErrors."""
+    while isinstance(error, SystemError):
+        error = error.__cause__
+        if isinstance(error, KeyboardInterrupt):
+            return True
+    return False
 
 
 @contextmanager
