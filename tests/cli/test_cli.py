@@ -18,7 +18,7 @@ from coterie.cli import app
 from coterie.cli.outcome import print_outcome
 from coterie.config import schema
 from coterie.studies import sweep
-from coterie.training import loop, mp4
+from coterie.training import loop, mp4, table
 from coterie.training.run import Run
 from helpers import run as run_cases
 from helpers.processes import run_command
@@ -182,6 +182,28 @@ def test_a_full_disk_is_one_sentence_and_leaves_nothing_broken(tmp_path, blocks,
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("export", "RUN", "--torchscript", "OUT"),
+        ("compare", "RUN", "--csv", "OUT"),
+        ("watch", "RUN", "--out", "OUT.gif"),
+        ("demonstrate", "gridworld-cooperative", "--policy", "random", "--episodes", "50", "--out", "OUT"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_a_full_disk_is_one_sentence_whatever_is_written(coterie_, tmp_path, monkeypatch, words):
+    run = train(tmp_path / "run")
+    places = {"RUN": run.path, "OUT": tmp_path / "out", "OUT.gif": tmp_path / "out.gif"}
+    small = functools.partial(resource.setrlimit, resource.RLIMIT_FSIZE, (64, -1))
+    failed = run_command(*(places.get(word, word) for word in words), before=small)
+    assert failed.returncode == 1, failed.stderr
+    assert "File too large" in failed.stderr.splitlines()[-1]
+    assert "Traceback" not in failed.stderr
+    assert not list(tmp_path.glob("*.partial"))
+
+
+@pytest.mark.slow
 def test_a_failed_start_frees_its_directory_and_leaves_other_files(coterie_, tmp_path):
     odd = written(tmp_path / "odd.yaml", ODD)
     out = tmp_path / "new"
@@ -320,6 +342,23 @@ def test_leaving_at_once_is_exit_code_130(coterie_, tmp_path, monkeypatch):
     code, _, err = coterie_("train", "gridworld-cooperative", *GRID, "--out", tmp_path / "a", "--quiet")
     assert code == 130
     assert "'coterie resume RUN' continues from the last checkpoint" in err
+
+
+@pytest.mark.parametrize("command", ["train", "eval"])
+def test_ctrl_c_in_compiled_code_is_exit_code_130_too(coterie_, tmp_path, monkeypatch, command):
+    def interrupt(*arguments, **options):
+        """As Numba does where the signal comes while it calls Python, which was called by compiled code, too."""
+        called = SystemError("returned a result with an exception set")
+        called.__cause__ = KeyboardInterrupt()
+        raise SystemError("returned a result with an exception set") from called
+
+    monkeypatch.setattr(loop, "loop", interrupt)
+    monkeypatch.setattr(table, "load", interrupt)
+    code, _, err = coterie_(
+        command, "gridworld-cooperative", *(("--out", tmp_path / "a") if command == "train" else ())
+    )
+    assert code == 130
+    assert "interrupted" in err
 
 
 # Evaluating ---------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ import fcntl
 import json
 import subprocess
 import sys
+import time
 import tomllib
 
 import pytest
@@ -77,6 +78,39 @@ def test_a_run_whose_config_cannot_be_read_is_listed(coterie_, two_runs):
     assert "?" in [one["experiment"] for one in json.loads(coterie_("runs", "--json")[1])]
 
 
+@pytest.mark.parametrize("summary", ["[]", "{", '{"evaluation": 1, "env_steps": 200}', "\udcff"])
+def test_a_run_whose_summary_is_damaged_is_listed_and_not_resumed(coterie_, two_runs, summary):
+    (two_runs / "a" / "summary.json").write_bytes(summary.encode(errors="surrogateescape"))
+    assert listed(coterie_) == ["runs/a", "runs/deep/b"]
+    code, _, err = coterie_("resume", "runs/a")
+    assert (code, "summary.json' is damaged" in err) == (1, True)
+
+
+REPLACE = """
+import itertools, pathlib, shutil, sys
+for number in itertools.count():
+    folder = pathlib.Path(sys.argv[1]) / f"step-{number}"
+    folder.mkdir()
+    for name in ("config.yaml", "state.json"):
+        (folder / name).write_text("{}")
+    shutil.rmtree(folder)
+"""
+
+
+@pytest.mark.slow
+def test_files_that_a_training_replaces_do_not_disturb_a_list(tmp_path):
+    training = subprocess.Popen([sys.executable, "-c", REPLACE, str(tmp_path)])
+    try:
+        while not list(tmp_path.iterdir()):
+            time.sleep(0.01)
+        for _ in range(5000):
+            run_index.size(tmp_path)
+            run_index.find(tmp_path)
+    finally:
+        training.kill()
+        training.wait()
+
+
 def test_long_names_fit_80_columns(coterie_, two_runs):
     fabricate(two_runs / ("long" * 25), "seed=5")
     assert max(map(len, coterie_("runs")[1].splitlines()[:3])) <= 80
@@ -119,9 +153,10 @@ def test_bad_words_are_a_sentence_and_change_nothing(coterie_, two_runs, monkeyp
 
 def test_damaged_labels_are_named(coterie_, two_runs):
     (two_runs / "a" / run_index.LABELS).write_text("{")
-    code, _, err = coterie_("runs")
-    assert code == 1
-    assert "labels.json' is damaged" in err
+    code, out, err = coterie_("runs")
+    assert (code, "2 runs below runs" in out, "labels.json' is damaged" in err) == (0, True, True)
+    code, _, err = coterie_("runs", "tag", "runs/a", "--add", "good")
+    assert (code, "labels.json' is damaged" in err) == (1, True)
 
 
 @pytest.mark.slow

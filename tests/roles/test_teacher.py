@@ -189,6 +189,13 @@ def test_an_adversary_never_advises_the_best_skill():
 # Plan tables --------------------------------------------------------------------------------------------------------
 
 
+def test_a_group_without_a_teacher_has_no_plans_to_find(path):
+    with pytest.raises(ConfigError, match="'gridworld-cooperative' has no group with the advisor 'teacher'"):
+        find_plans("gridworld-cooperative")
+    with pytest.raises(ConfigError, match="no teacher of 'nobody'; there are those of team"):
+        find_plans(str(path), group="nobody")
+
+
 def test_a_table_replays_a_planner_without_its_model(path, tmp_path):
     found = find_plans(str(path), episodes=20)
     found.write(tmp_path / "plans.json")

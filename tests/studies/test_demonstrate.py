@@ -151,6 +151,15 @@ class Dataset:
         return [self]
 
 
+def test_a_missing_minari_is_named_before_anything_is_played(monkeypatch, coterie_, tmp_path):
+    monkeypatch.setitem(sys.modules, "minari", None)
+    words = ("demonstrate", "gridworld-cooperative", "--policy", "random", "--episodes", "1", "--out", tmp_path / "new")
+    code, _, errors = coterie_(*words, "--minari", "coterie/grid-v0")
+    assert code
+    assert "pip install 'coterie[minari]'" in errors
+    assert not (tmp_path / "new").exists()
+
+
 def test_one_sided_actions_of_minari_datasets_are_not_taken_for_squashed_ones(monkeypatch):
     from coterie.studies.demonstrate.minari import from_minari
 

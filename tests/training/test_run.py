@@ -70,6 +70,32 @@ def test_the_summary_says_what_the_run_came_to(tmp_path):
         assert result["groups"]["team"].keys() == {"return_mean", "return_ci95", "length_mean"}
 
 
+def test_copies_that_people_make_are_no_checkpoints_and_no_videos(run):
+    keep_best(run, 32)
+    run.save_checkpoint(state(64, 32), 2)
+    for name in ("step-000000000064 (copy)", "best-old", "step-", "step-64.bak"):
+        (run.checkpoints / name).mkdir()
+    videos = run.path / "videos" / "eval"
+    videos.mkdir(parents=True)
+    for name in ("step-000000000064.gif", "step-000000000064 (copy).gif"):
+        (videos / name).write_text("")
+    assert (run.steps(), run.steps("best")) == ([64], [32])
+    assert run.load_checkpoint("last")["env_steps"] == 64
+    run.cut(0)
+    assert (run.steps(), run.videos()) == ([], [])
+    assert (run.checkpoints / "best-old").is_dir()
+
+
+@pytest.mark.parametrize("record", [b"\xff\xfe}", b"{]}", b'{"reward": 1}'])
+def test_damaged_records_are_a_sentence_and_stay(run, record):
+    lines = b'{"env_steps": 0}\n' + record + b'\n{"env_steps": 64}\n'
+    run.metrics_file.write_bytes(lines)
+    for read in (run.metrics, lambda: run.cut(0)):
+        with pytest.raises(CoterieError, match=r"metrics\.jsonl' is damaged"):
+            read()
+    assert run.metrics_file.read_bytes() == lines
+
+
 def test_a_run_is_never_written_over(tmp_path, run):
     with pytest.raises(CoterieError, match=r"already holds a run; choose another --out, or 'coterie resume"):
         Run.create(run.path, schema.load("gridworld-cooperative"))

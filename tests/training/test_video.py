@@ -307,6 +307,17 @@ def test_a_package_that_drawing_lacks_is_named_before_training(missing, monkeypa
     assert "train.video=false" in said
 
 
+@pytest.mark.parametrize("missing", ["gymnasium", "pygame"])
+def test_watching_names_a_package_that_drawing_lacks(missing, monkeypatch, tmp_path):
+    pytest.importorskip("gymnasium")
+    config = schema.load("cartpole-ppo", ["groups.agent.policy=random", "groups.agent.learner=null"])
+    world = build.build_render_world(config.world)
+    actors = [group.actor for group in build.build_groups(config, world)]
+    monkeypatch.setitem(sys.modules, missing, None)
+    with pytest.raises(CoterieError, match=rf"{missing}.*pip install 'coterie\[worlds,window\]'"):
+        video.write_video(world, actors, 0, [tmp_path / "a.gif"])
+
+
 def test_the_warning_comes_before_the_first_step(tmp_path, monkeypatch):
     def watch(training, *_):
         raise CoterieError("the training begins")

@@ -12,6 +12,8 @@ from coterie.cli import export, imitation, inspect, runs, studies, train  # noqa
 from coterie.cli.app import app
 from coterie.cli.stop import Stopped
 
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+CTRL_C = 130  # Typer's exit code for Ctrl-C, too
 RENAMED_OPTIONS = {"--sample": "--stochastic", "--deviates": "--deviator"}
 
 
@@ -25,6 +27,7 @@ class Warnings(logging.Handler):
 def main() -> None:
     """Run a command; errors of our own classes and of the file system are printed as one line."""
     from coterie.core.types import CoterieError
+    from coterie.training.interrupt import is_ctrl_c
 
     logging.basicConfig(level=logging.WARNING, format="coterie: %(message)s", handlers=[Warnings()])
     sys.path.append(str(Path.cwd()))  # a package.module:Name may lie here
@@ -35,22 +38,36 @@ def main() -> None:
         print(f"coterie: {error}", file=sys.stderr)
         sys.exit(2 if type(error).__name__ == "ConfigError" else 1)
     except OSError as error:
-        if error.filename is None:
+        if error.filename is None and error.errno not in FULL:
             raise
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-        cure = "; 'coterie resume RUN' continues from the last checkpoint" if full else ""
-        print(f"coterie: '{error.filename}': {error.strerror}{cure}", file=sys.stderr)
+        print(f"coterie: {describe_file_error(error)}", file=sys.stderr)
         sys.exit(1)
     except MemoryError as error:
         print(f"coterie: not enough memory: {error}; lower train.num_envs or the sizes of the world", file=sys.stderr)
         sys.exit(1)
     except SystemExit as left:
-        if left.code == 130 and not isinstance(left, Stopped):  # Typer's exit code for Ctrl-C
-            cure = (
-                "'coterie resume RUN' continues from the last checkpoint, the same 'coterie tune' continues its study"
-            )
-            print(f"coterie: interrupted; {cure}", file=sys.stderr)
+        if left.code == CTRL_C and not isinstance(left, Stopped):
+            say_interrupted()
         raise
+    except SystemError as error:
+        if not is_ctrl_c(error):
+            raise
+        say_interrupted()
+        sys.exit(CTRL_C)
+
+
+def describe_file_error(error: OSError) -> str:
+    """An error of the file system in words, with a cure for a full disk."""
+    if error.filename is None:  # a write does not say which file; those of runs are named by what writes them
+        return f"a file could not be written: {error.strerror}; free some space, then give the command again"
+    cure = "; 'coterie resume RUN' continues from the last checkpoint" if error.errno in FULL else ""
+    return f"'{error.filename}': {error.strerror}{cure}"
+
+
+def say_interrupted() -> None:
+    """Say how to go on after Ctrl-C."""
+    same = "tune, exploit and demonstrate go on with the same command"
+    print(f"coterie: interrupted; 'coterie resume RUN' continues from the last checkpoint, {same}", file=sys.stderr)
 
 
 def refuse_renamed_options(arguments: Sequence[str]) -> None:

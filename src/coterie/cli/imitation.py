@@ -59,7 +59,10 @@ def demonstrate(
         if not quiet and not as_json:
             print(f"  {len(part)}/{episodes} episodes, {part.frames:,} steps{outcome(part)}", flush=True)
 
-    if minari is not None:
+    if minari is not None:  # before anything is played
+        from coterie.studies.demonstrate.minari import minari_package
+
+        minari_package()
         record.demand_one_group(spec, overrides)
     if from_minari is not None:
         parts = [import_minari(from_minari, source, overrides, out)]

@@ -86,7 +86,6 @@ class AnswerMemo(Generic[Question, Answer]):
         self.ask_model, self.backoff = ask_model, Backoff()
         self.known: dict[Question, Answer] = {}
         self.refused: set[Question] = set()  # denied, rejected or not recorded; never asked again
-        self.rejected: Rejected | None = None  # the latest rejection
         self.failure: LMError | None = None  # the latest failure of any kind
 
     def is_open(self, question: Question) -> bool:
@@ -99,31 +98,38 @@ class AnswerMemo(Generic[Question, Answer]):
             self.known.clear()
         new = [one for one in dict.fromkeys(questions) if self.is_open(one)]
         if new and not self.backoff.should_skip():
-            self._ask(new)
-            if self.rejected and not self.backoff.has_answered and self.refused.issuperset(new):
-                raise self.rejected  # the server never answered: a wrong key or model name, not one bad question
+            rejections = self._ask(new)
+            if rejections and not self.backoff.has_answered and self.refused.issuperset(new):
+                raise Rejected(  # a wrong key or model name, not one bad question
+                    f"the language model refuses all questions: {rejections[-1]}; of a server, check the address, "
+                    "lm.http.model, and the key in the environment variable of lm.http.api_key_env"
+                )
+            for error in rejections:
+                log.warning("language model: %s; the question counts as an abstention", error)
 
-    def _ask(self, new: list[Question]) -> None:
-        """Ask the questions together; where that is refused, ask each half, so that only refused ones stay open."""
+    def _ask(self, new: list[Question]) -> list[Rejected]:
+        """Ask the questions together; where that is refused, ask each half, so that only refused ones stay open.
+
+        Returns the rejections of single questions.
+        """
         try:
             found = self.ask_model(new)
         except (BudgetDenied, NotRecorded, Rejected) as error:
             self.failure = error
             if len(new) == 1:
                 self.refused.update(new)
-                if isinstance(error, Rejected):
-                    log.warning("language model: %s; the question counts as an abstention", error)
-                    self.rejected = error
-                return
-            self._ask(new[: len(new) // 2])
+                return [error] if isinstance(error, Rejected) else []
+            rejections = self._ask(new[: len(new) // 2])
             if not self.backoff.skipping:  # the first half may have failed
-                self._ask(new[len(new) // 2 :])
+                rejections += self._ask(new[len(new) // 2 :])
+            return rejections
         except (RetriesExhausted, Unavailable) as error:
             self.failure = error
             self.backoff.failed(error)
         else:
             self.backoff.answered()
             self.known.update(zip(new, found, strict=True))
+        return []
 
 
 class AnswerCounter:

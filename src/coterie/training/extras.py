@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from coterie.core.types import CoterieError
+from coterie.training.interrupt import is_ctrl_c
 
 log = logging.getLogger("coterie")
 
@@ -20,6 +21,8 @@ def extra(name: str, cure: str = "") -> Iterator[None]:
     try:
         yield
     except Exception as error:
+        if is_ctrl_c(error):
+            raise KeyboardInterrupt from None
         reason = str(error) if isinstance(error, CoterieError) else f"{type(error).__name__}: {error}"
         log.warning("no %s: %s%s", name, reason, cure)
         log.debug("no %s", name, exc_info=True)

@@ -34,8 +34,10 @@ class GifWriter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
-        self._file.close()
-        self.partial.unlink(missing_ok=True)
+        try:
+            self._file.close()
+        finally:  # a full disk needs the space
+            self.partial.unlink(missing_ok=True)
 
     def add(self, frame: Array) -> None:
         """Append a frame `[height, width, 3]` uint8."""

@@ -50,6 +50,15 @@ def leave_if_asked() -> None:
         raise Interrupted("stopped by a signal")
 
 
+def is_ctrl_c(error: BaseException | None) -> bool:
+    """Whether an error is Ctrl-C in compiled code, which makes a KeyboardInterrupt the cause of SystemErrors."""
+    while isinstance(error, SystemError):
+        error = error.__cause__
+        if isinstance(error, KeyboardInterrupt):
+            return True
+    return False
+
+
 @contextmanager
 def interruptible(deliver: bool = True, announce: bool = True) -> Iterator[Interruption]:
     """Handle the signals until the end of the block; nested blocks share one `Interruption`.
@@ -69,6 +78,10 @@ def interruptible(deliver: bool = True, announce: bool = True) -> Iterator[Inter
         yield interruption
     except Interrupted as interrupted:
         left = interrupted
+    except SystemError as error:
+        if is_ctrl_c(error):
+            raise KeyboardInterrupt from None
+        raise
     finally:
         _present = None
         for number, handler in zip(SIGNALS, before, strict=True):

@@ -65,8 +65,10 @@ def find_plans(
         if isinstance(each.actor.advisor, HasPlans):
             taught[each.name] = each.actor.advisor
     if group not in taught and (group is not None or len(taught) != 1):
-        named = ", ".join(taught) or "none"
-        raise ConfigError(f"--group: expected a group with the advisor 'teacher' (there are: {named}), got {group}")
+        if not taught:
+            raise ConfigError(f"'{config.experiment}' has no group with the advisor 'teacher', whose plans are written")
+        wanted = "name one of the groups" if group is None else f"no teacher of '{group}'; there are those of"
+        raise ConfigError(f"--group: {wanted} {', '.join(taught)}")
     advisor = taught[group or next(iter(taught))]
     for exploration in EXPLORATION:
         actors = [_explorer(g.actor, exploration) for g in groups]

@@ -6,6 +6,7 @@ import itertools
 import json
 import logging
 import os
+import re
 import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from coterie.training import checkpoint
 from coterie.training.data_frames import data_frame
 
 log = logging.getLogger("coterie")
+STEP = re.compile(r"\d{12,}")  # in the names of checkpoints and videos; copies of people have others
 MISSING = object()  # stands for a value that a summary lacks
 PROVENANCE, LOCK = "provenance.json", "run.lock"  # of `provenance.py`
 STUDY_LOCK = ".lock"  # in the directory of a study's trials, while it goes on
@@ -102,9 +104,12 @@ class Run:
         """
         if not self.metrics_file.exists():
             return []
-        with open(self.metrics_file) as file:
-            complete = (line for line in map(str.rstrip, file) if line.endswith("}"))  # a kill may cut the last line
-            return [_parsed(line, self.metrics_file) for line in itertools.islice(complete, after, None)]
+        with open(self.metrics_file, "rb") as file:
+            complete = (line for line in map(bytes.rstrip, file) if line.endswith(b"}"))  # a kill may cut the last line
+            found = [_parsed(line, self.metrics_file) for line in itertools.islice(complete, after, None)]
+        if any("env_steps" not in record for record in found):
+            raise CoterieError(f"'{self.metrics_file}' is damaged: a record has no 'env_steps'")
+        return found
 
     def to_pandas(self) -> Any:
         """The records as a data frame, one row for each."""
@@ -114,17 +119,19 @@ class Run:
         """The summary of a finished run; None before it finishes."""
         if not self.summary_file.exists():
             return None
-        return _parsed(self.summary_file.read_text(), self.summary_file)
+        return _parsed(self.summary_file.read_bytes(), self.summary_file)
 
     def videos(self) -> list[Path]:
         """Videos of evaluation episodes, `step-N.gif`, oldest policies first."""
-        return sorted((self.path / "videos" / "eval").glob("step-*.gif"))
+        found = sorted((self.path / "videos" / "eval").glob("step-*.gif"))
+        return [path for path in found if STEP.fullmatch(path.stem.removeprefix("step-"))]
 
     # Checkpoints: step-N holds everything, best-N the policies that evaluated best
 
     def steps(self, prefix: str = "step") -> list[int]:
         """Steps at which complete checkpoints exist, oldest first."""
-        return sorted(int(p.name.split("-")[1]) for p in self.checkpoints.glob(f"{prefix}-*"))
+        names = (path.name.removeprefix(f"{prefix}-") for path in self.checkpoints.glob(f"{prefix}-*"))
+        return sorted(int(name) for name in names if STEP.fullmatch(name))
 
     def checkpoint_path(self, step: int, prefix: str = "step") -> Path:
         return self.checkpoints / f"{prefix}-{step:012d}"
@@ -210,11 +217,13 @@ def _reach(summary: Any, path: tuple[str, ...]) -> Any:
     return summary
 
 
-def _parsed(text: str, file: Path) -> dict[str, Any]:
+def _parsed(text: bytes, file: Path) -> dict[str, Any]:
     try:
-        parsed: dict[str, Any] = json.loads(text)
-    except json.JSONDecodeError as error:
+        parsed: Any = json.loads(text)
+    except ValueError as error:  # not JSON, or not a text
         raise CoterieError(f"'{file}' is damaged: {error}") from None
+    if not isinstance(parsed, dict):
+        raise CoterieError(f"'{file}' is damaged: expected an object, got {type(parsed).__name__}")
     return parsed
 
 
@@ -228,7 +237,8 @@ def write_text(path: Path, text: str) -> None:
             os.fsync(file.fileno())
         temporary.rename(path)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         if error.errno is not None:
             error.filename, error.filename2 = str(path), None  # instead of the temporary name, or none
+        if temporary.exists():  # on a disk that is read-only, removing a file that is not there is an error, too
+            temporary.unlink()
         raise

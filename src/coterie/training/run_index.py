@@ -6,22 +6,27 @@ another run plays with, is not deleted.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import logging
 import os
 import re
 import shutil
-from collections.abc import Collection, Iterable, Sequence
+import stat
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 from coterie.config.schema import SeatedRun
 from coterie.core.types import CoterieError
 from coterie.training.provenance import in_study, in_training, starts
 from coterie.training.run import Run, write_text
 
+log = logging.getLogger("coterie")
 LABELS = "labels.json"
 TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+Read = TypeVar("Read")
 State = Literal["finished", "running", "stopped"]
 STATES: tuple[State, ...] = ("finished", "running", "stopped")
 
@@ -80,14 +85,14 @@ def find(folder: Path) -> list[Run]:
     """The runs below a folder, by path; runs inside runs are parts of those."""
     if not folder.is_dir():
         raise CoterieError(f"'{folder}' is not a directory; name one with runs below it")
-    found = sorted(file.parent for file in folder.rglob("config.yaml"))
+    found = sorted(Path(place) for place, _, names in os.walk(folder) if "config.yaml" in names)
     inside = set(found)
     return [Run(path) for path in found if not inside & set(path.parents)]
 
 
 def describe(run: Run) -> Listed:
-    """The entry of a run in a list; a config that cannot be read any more does not keep it out of the list."""
-    summary, labels = run.summary(), read_labels(run)
+    """The entry of a run in a list; what cannot be read any more does not keep it out of the list."""
+    summary, labels = _unless_damaged(run, Run.summary), _unless_damaged(run, read_labels) or Labels()
     state: State = "running" if in_training(run) else "stopped" if summary is None else "finished"
     experiment, seed, score = "?", 0, None
     try:
@@ -97,7 +102,7 @@ def describe(run: Run) -> Listed:
         if summary is not None:
             means = [summary["evaluation"]["groups"][name]["return_mean"] for name in learning]
             score = sum(means) / len(means)
-    except (CoterieError, KeyError):  # of another version, or damaged
+    except (CoterieError, KeyError, TypeError):  # of another version, or damaged
         pass
     steps = max(run.steps(), default=0) if summary is None else int(summary.get("env_steps", 0))
     began = starts(run)
@@ -105,13 +110,28 @@ def describe(run: Run) -> Listed:
     return Listed(str(run.path), experiment, seed, state, steps, score, date, size(run.path), *labels_of(labels))
 
 
+def _unless_damaged(run: Run, read: Callable[[Run], Read]) -> Read | None:
+    """What is read from a run's file; None with a warning where it is damaged."""
+    try:
+        return read(run)
+    except CoterieError as error:
+        log.warning("%s", error)
+        return None
+
+
 def labels_of(labels: Labels) -> tuple[tuple[str, ...], bool]:
     return labels.tags, labels.archived
 
 
 def size(folder: Path) -> int:
-    """Bytes of all files below a folder."""
-    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file() and not file.is_symlink())
+    """Bytes of all files below a folder; a training may replace files meanwhile."""
+    total = 0
+    for place, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                status = os.lstat(os.path.join(place, name))
+                total += status.st_size if stat.S_ISREG(status.st_mode) else 0
+    return total
 
 
 # Labels -------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from coterie.training import build
 from coterie.training.extras import extra
 from coterie.training.loop import Report, run_directory
 from coterie.training.loop import train as run_training
-from coterie.training.run import Run
+from coterie.training.run import Run, entry, number
 
 log = logging.getLogger("coterie")
 
@@ -46,8 +46,8 @@ def resume(
     settings = run.config(overrides)
     summary = run.summary()
     if summary is not None:
-        solved = summary["solved"] and settings.train.stop == run.config().train.stop
-        if solved or summary["env_steps"] >= settings.train.total_steps:
+        solved = entry(run, summary, "solved") and settings.train.stop == run.config().train.stop
+        if solved or number(run, summary, "env_steps") >= settings.train.total_steps:
             if report is not None and not (run.path / "report.html").exists():  # killed before its report
                 with extra("report"):
                     report([run], run.path / "report.html")

@@ -35,7 +35,7 @@ from coterie.training import build
 
 def to_minari(part: Demonstrations, dataset_id: str) -> Any:
     """Write a Minari dataset, such as `coterie/doorkey/expert-v0`; returns it."""
-    minari = _minari()
+    minari = minari_package()
     _refuse_texts(part.observation_space)
     buffer_type = importlib.import_module("minari.data_collector").EpisodeBuffer
     buffers: list[Any] = []
@@ -81,7 +81,7 @@ def _buffer(buffer_type: Any, part: Demonstrations, rows: Array, seen: Tree, abo
 
 def from_minari(dataset_id: str, experiment: str, overrides: list[str] | None = None) -> Demonstrations:
     """Read a Minari dataset of a single agent as demonstrations at an experiment's table."""
-    minari = _minari()
+    minari = minari_package()
     try:
         dataset = minari.load_dataset(dataset_id)
     except (FileNotFoundError, ValueError) as error:
@@ -207,7 +207,8 @@ def _gymnasium_space(space: ObservationSpace | Any) -> Any:
             return spaces.Dict({name: _gymnasium_space(part) for name, part in entries.items()})
 
 
-def _minari() -> ModuleType:
+def minari_package() -> ModuleType:
+    """Minari, or an error that says how to install it."""
     try:
         return importlib.import_module("minari")
     except ModuleNotFoundError:

@@ -150,9 +150,12 @@ def make_registered(gymnasium: Any, name: str, settings: ExternalSettings) -> tu
 
 def unknown_env(family: str, name: str, known: list[str]) -> UnknownName:
     """The error for a name that is not registered, with the closest name."""
-    short = {k.removeprefix("MiniGrid-"): k for k in known}
-    close = difflib.get_close_matches(name, [*known, *short], n=1, cutoff=0.75)
-    hint = f"; did you mean '{family}/{close[0]}'?" if close else "; 'module:Name-v0' imports a module first"
+    choices = [*known, *(k.removeprefix("MiniGrid-") for k in known)]
+    module, colon, rest = name.partition(":")
+    parts = (rest, name) if colon else (name,)
+    close = [found for part in parts for found in difflib.get_close_matches(part, choices, n=1, cutoff=0.75)]
+    prefix = f"{module}:" if colon and close and not close[0].startswith(f"{module}:") else ""  # what imports it
+    hint = f"; did you mean '{family}/{prefix}{close[0]}'?" if close else "; 'module:Name-v0' imports a module first"
     return UnknownName(f"{family}/{name}: no such environment is registered{hint}")
 
 

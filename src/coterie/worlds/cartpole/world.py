@@ -22,6 +22,7 @@ GRAVITY, CART, POLE, HALF_LENGTH, FORCE, SECONDS = 9.8, 1.0, 0.1, 0.5, 10.0, 0.0
 TOTAL, POLE_MOMENT = POLE + CART, POLE * HALF_LENGTH
 POSITION_LIMIT, ANGLE_LIMIT = 2.4, 12 * 2 * math.pi / 360  # an episode terminates beyond these
 LIMIT = 500  # steps
+INSTALL = "'coterie[worlds,window]'"  # what pictures need
 HIGH = np.array([2 * POSITION_LIMIT, np.inf, 2 * ANGLE_LIMIT, np.inf], np.float32)
 
 
@@ -91,12 +92,16 @@ class CartPole:
         """Gymnasium's image of one copy as it is now; `final` is ignored."""
         if not self._render:
             raise CoterieError("CartPole: rendering is off; set world.render to true")
-        if self._renderer is None:
-            import gymnasium
+        from coterie.worlds.adapters.external import import_external  # only pictures need Gymnasium
 
+        gymnasium = import_external("gymnasium", INSTALL)
+        if self._renderer is None:
             self._renderer = gymnasium.make("CartPole-v1", render_mode="rgb_array").unwrapped
         self._renderer.state = self._state[copy].copy()
-        picture: Array = self._renderer.render()
+        try:
+            picture: Array = self._renderer.render()
+        except gymnasium.error.DependencyNotInstalled as error:
+            raise CoterieError(f"CartPole cannot be drawn: {error}; pip install {INSTALL}") from None
         return picture
 
     def ansi(self, copy: int, final: bool = False) -> str:
