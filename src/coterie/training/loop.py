@@ -97,6 +97,7 @@ class Training:
         self.recent_success: deque[bool] = deque(maxlen=self.window)  # for the progress line only; not saved
         self.step_0: dict[str, Any] = {}
         self.unrecorded: dict[str, float] | None = None  # metrics of an iteration whose evaluation a signal cut short
+        self.advice: dict[str, dict[str, list[float]]] = {}  # group -> `advice_counts` of the latest record
         self.surplus: dict[str, Counters] = {}  # group -> what restored advisors count beyond what was saved
         self.progress: Progress | None = None  # shows evaluations that take long
         named = settings.stop.group if settings.stop else None
@@ -151,6 +152,7 @@ class Training:
         """Metrics of policies, advisors, shields, learners and preferences, those in child processes included."""
         found: dict[str, float] = {}
         acting = self.counters()
+        self.advice = {name: advice_counts(counters) for name, counters in acting.items()}
         for group in self.groups:
             counters = acting[group.name]
             for part in (group.learner, group.preference):
@@ -291,7 +293,7 @@ class Training:
             "preferences": {g.name: g.preference.state() for g in self.groups if g.preference is not None},
             "actors": {g.name: [part.state() for part in g.actor.parts()] for g in self.groups},
             "shards": self.workers.save(),
-            "advice": {name: advice_counts(counters) for name, counters in self.counters().items()},
+            "advice": self.advice,
         } | self.best.state()
         self.run.save_checkpoint(state, self.config.train.keep_checkpoints)
 
@@ -325,7 +327,8 @@ class Training:
         self.workers.load(shards)
         self.surplus = {}
         now = {name: advice_counts(counters) for name, counters in self.counters().items()}
-        for name, saved in state.get("advice", {}).items():  # not in checkpoints of 0.2
+        self.advice = state.get("advice", {})  # not in checkpoints of 0.2
+        for name, saved in self.advice.items():
             self.surplus[name] = counted_since(as_counters(saved), as_counters(now[name]))
 
 
