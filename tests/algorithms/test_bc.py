@@ -10,7 +10,7 @@ from coterie.algorithms.imitation.cloning import Cloner, CloningSettings
 from coterie.algorithms.imitation.labels import Augmenter, Labels, turn
 from coterie.config import schema
 from coterie.core import demonstrations
-from coterie.core.types import Box, Discrete, Joint
+from coterie.core.types import Box, Discrete, Joint, as_metrics
 from coterie.policies.ensemble import DISAGREEMENT, EnsemblePolicy, EnsembleSettings
 from coterie.policies.network import NetworkPolicy, NetworkSettings
 from coterie.policies.q_network import QNetworkPolicy, QNetworkSettings
@@ -18,7 +18,8 @@ from coterie.training import clone
 from coterie.training.build import build_groups, build_world
 from coterie.training.run import Run
 from helpers.demonstrations import FAST, GRID, expert
-from helpers.run import numbers, results, written
+from helpers.resume import stopped
+from helpers.run import numbers, results, train, written
 from helpers.small_worlds import ACTIONS, generator, group_spec, network, spec_in
 
 LEARNED = "groups.team.learner"
@@ -247,9 +248,13 @@ def test_an_ensemble_acts_by_its_mean_and_knows_where_it_disagrees(grid):
     decision = decide(one.policy, view, 0, greedy=True)
     np.testing.assert_array_equal(decision.action, each.mean(axis=0).argmax(axis=-1))
     np.testing.assert_allclose(decision.trace[DISAGREEMENT], one.policy.disagreement(view))
+    apart = as_metrics(one.policy.metrics())[DISAGREEMENT]
+    assert apart > 1e-5
     for member in one.policy.members[1:]:
         member.load(one.policy.members[0].state())
     np.testing.assert_allclose(one.policy.disagreement(view), 0, atol=1e-6)
+    decide(one.policy, view, 0, greedy=True)
+    assert as_metrics(one.policy.metrics())[DISAGREEMENT] < apart / 10  # of these decisions alone
 
 
 # Runs -----------------------------------------------------------------------------------------------------
@@ -277,6 +282,25 @@ def test_a_clone_is_a_run_that_resumes_exactly(grid, tmp_path):
     assert numbers(half) == numbers(whole)
     one, other = (run.load_checkpoint("last")["policies"]["team"]["net"] for run in (whole, half))
     assert all(np.array_equal(one[name], other[name]) for name in one)
+
+
+@pytest.mark.slow
+def test_a_resumed_ensemble_reports_the_disagreement_of_an_uninterrupted_one(grid, tmp_path):
+    text = f"""\
+world: {{name: gridworld, grid_size: 4, max_steps: 12}}
+groups:
+  team:
+    policy: {{name: ensemble, members: 2, network: {{hidden: [8]}}}}
+    learner: {{name: bc, demonstrations: ["{grid}"]}}
+train: {{num_envs: 4, rollout_steps: 8, total_steps: 192, evaluate_episodes: 4, evaluate_every: 2, checkpoint_every: 2,
+        video: false, tensorboard: false}}
+"""
+    experiment = written(tmp_path / "clone.yaml", text)
+    whole = train(tmp_path / "whole", experiment=experiment)
+    assert [record["iteration"] for record in numbers(whole) if "team/disagreement" in record] == [0, 2, 4, 6]
+    half = stopped(tmp_path / "half", experiment=experiment, at=3)
+    coterie.resume(half.path, quiet=True)
+    assert numbers(half) == numbers(whole)
 
 
 @pytest.mark.slow

@@ -23,7 +23,8 @@ from coterie.training.evaluate import evaluate
 from coterie.training.run import Run
 from coterie.worlds.boards.tictactoe import Tictactoe, TictactoeSettings
 from helpers.advisor import TABLE, advised, advisor, grid, noted, seen
-from helpers.run import numbers, written
+from helpers.resume import stopped
+from helpers.run import numbers, train, written
 from helpers.small_worlds import network
 
 ADVISE = "groups.team.advisor"
@@ -407,3 +408,16 @@ def test_advice_in_turns_and_among_legal_actions(tmp_path):
     assert notes[1, acting, 1:].argmax() == 4
     np.testing.assert_allclose(notes[:, acting, 1:].sum(-1), 1, rtol=1e-5)
     assert np.isnan(notes[:, 1 - acting]).all()  # nobody advises who is not to move
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("before", "after"), [(0, 2), (2, 0), (2, 1)])
+def test_a_run_resumed_with_other_workers_counts_as_if_never_stopped(tmp_path, forked, before, after):
+    """Every process restores what its advisors counted: more or fewer of them than before."""
+    text = TABLE.replace('{lm: "helpers.language:COPIER"}', "{name: expert}").replace("num_envs", "shards: 2, num_envs")
+    table = written(tmp_path / "table.yaml", text)
+    whole = train(tmp_path / "whole", experiment=table)
+    run = stopped(tmp_path / "run", f"train.workers={before}", experiment=table, at=3)
+    coterie.resume(run.path, [f"train.workers={after}"], quiet=True)
+    for found, expected in zip(numbers(run), numbers(whole), strict=True):
+        assert found == pytest.approx(expected, rel=1e-12)  # sums of divergences depend on their order

@@ -96,14 +96,11 @@ def test_only_what_the_world_allowed_counts_as_vetoed(learns):
     world = race()
     shield = make_shield(world, "never move left or up")
     view = replace(seen(world, mask=[False, True, True, True, True]), progress=0.5)
-    charged = shield.charge(Individual(IndividualSettings())) if learns else None
-    for _ in range(2):  # rollouts
+    if learns:
+        shield.charge(Individual(IndividualSettings()))
+    for rollout in range(2):
         for _ in range(3):
-            shield.allowed(view)
-        if charged is not None:
-            charged.rewards(
-                played(make_shield(world), world, steps=3)
-            )  # made by others: only their decisions are counted
+            shield.allowed(replace(view, progress=rollout / 2))
     assert shield.metrics()["constraints/vetoes"] == (1 if learns else 2) * 3 * view.acting.sum()
 
 
@@ -213,6 +210,7 @@ def test_a_codec_of_ones_own_is_asked():
 def test_a_penalty_is_taken_off_where_a_rule_was_broken_and_nowhere_else():
     world = race(8, num_agents=2)
     shield = make_shield(world, action="penalty", penalty=0.5)
+    shield.charge(Individual(IndividualSettings()))
     own = played(shield, world)
     stored = own.reward.copy()
     for inner in (Individual(IndividualSettings()), Team(TeamSettings())):
@@ -259,7 +257,6 @@ def test_what_the_world_tells_of_breaches_is_held_against_the_model():
     assert shield.metrics()["constraints/agreement"] == pytest.approx(1 - ((own.action == UP) | left).mean(), abs=1e-12)
     without = make_shield(world, action="count")
     without.charge(Individual(IndividualSettings())).rewards(deadly)
-    assert without.metrics()["constraints/violations"] == left.sum()
     assert "constraints/fatal" not in without.metrics()
 
 
@@ -333,6 +330,38 @@ def test_a_veto_holds_wherever_the_run_plays(tmp_path, coterie_):
     report = json.loads(out)["reports"]["team"]
     assert report["constraints/violations"] == 0
     assert report["constraints/vetoes"] == 4 * report["constraints/decisions"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("action", ["veto", "count"])
+def test_workers_count_what_one_process_counts(tmp_path, forked, action):
+    """Vetoes are counted where actions are taken, whatever the process."""
+    shards = words(action, "train.shards=2", "train.total_steps=64")
+    alone = run_cases.train(tmp_path / "alone", *shards)
+    spread = run_cases.train(tmp_path / "spread", *shards, "train.workers=2")
+    assert counted(alone)[-1]["decisions"] == 64
+    assert counted(alone)[-1].get("vetoes", 0) == (64 if action == "veto" else 0)
+    assert counted(spread) == counted(alone)
+
+
+RISKY = ["groups.team.preference={name: cvar, scope: episodic}", "groups.team.learner.gamma=1"]
+TAUGHT = ["groups.team.learner={name: dagger, updates: 2}", "groups.team.advisor={name: expert, use: {mode: label}}"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("learner", [RISKY, TAUGHT], ids=["risk", "dagger"])
+def test_breaches_are_counted_for_learners_that_ask_for_no_rewards(tmp_path, learner):
+    run = run_cases.train(tmp_path / "run", *words("count", "train.total_steps=64", *learner))
+    assert all(record["decisions"] == 64 and record["violations"] > 0 for record in counted(run))
+
+
+def counted(run):
+    """The counts of decisions, iteration by iteration."""
+    lead = "team/constraints/"
+    return [
+        {key.removeprefix(lead): value for key, value in record.items() if key.startswith(lead) and "/lm/" not in key}
+        for record in run.metrics()[1:]
+    ]
 
 
 def seen_shape(loaded):

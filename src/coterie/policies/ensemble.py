@@ -110,7 +110,10 @@ class EnsemblePolicy:
         return spread.mean(axis=-1).astype(np.float32)
 
     def metrics(self) -> Counters:
-        return {DISAGREEMENT: Mean(self.total, self.decisions)} if self.decisions else {}
+        """The mean disagreement since the last call: that of earlier members says nothing about the present ones."""
+        found = {DISAGREEMENT: Mean(self.total, self.decisions)} if self.decisions else {}
+        self.total, self.decisions = 0.0, 0.0
+        return found
 
     def state(self) -> State:
         return {"members": [member.state() for member in self.members]}

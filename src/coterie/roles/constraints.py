@@ -173,10 +173,11 @@ class LanguageShield(Stateless):
             ChannelJudge(*asked) if settings.ask == "channel" else DirectJudge(*asked, settings.calibration)
         )
         self.verdicts = Memoized(lambda seen, tags: self._ask(seen), keep=_complete)
-        self.learns = group_spec.learns  # if so, the learner's experience is counted, not acting
-        self.played: dict[str, float] = {}  # counts of all decisions outside learning
-        self.learned: Metrics = {}  # counts of the latest experience of the learner
-        self.vetoes, self.examined = 0, False  # masked actions of the rollout; whether the rollout is over
+        self.learns = group_spec.learns  # if so, the decisions of the latest rollout are counted, else all
+        self.played: dict[str, float] = {}  # counts of all decisions, without those of a learning group's rollouts
+        self.rollout: dict[str, float] = {}  # counts of the latest rollout
+        self.progress: float | None = None  # of the run as this rollout began; None before the first
+        self.compared: Metrics = {}  # the latest experience's breaches, as the world reported them
 
     # Judging --------------------------------------------------------------------------------------------
 
@@ -215,76 +216,66 @@ class LanguageShield(Stateless):
         mine = kept[view.acting] & ~self.judged(map_tree(lambda a: a[view.acting], view.observation)).broken
         overruled = ~mine.any(axis=1)  # every action is forbidden: allow all, since one must be taken
         mine[overruled] = kept[view.acting][overruled]
-        self._count_vetoes(int((kept[view.acting] & ~mine).sum()), view.progress is not None)
+        # What the world allows and a rule forbids: later masks no longer tell the two apart.
+        self._count(view, {"vetoes": float((kept[view.acting] & ~mine).sum())})
         kept[view.acting] = mine
         return kept
 
-    def _count_vetoes(self, taken: int, training: bool) -> None:
-        """Count actions that the world allows and a rule forbids; stored masks no longer tell them apart."""
-        if not (self.learns and training):
-            self.played["vetoes"] = self.played.get("vetoes", 0.0) + taken
-            return
-        if self.examined:  # a new rollout begins
-            self.vetoes, self.examined = 0, False
-        self.vetoes += taken
-
     def observe(self, view: View, action: Array) -> None:
+        """Count breaches where actions are taken, in whichever process, whatever the learner asks for."""
         rows = view.acting
-        if not rows.any() or (self.learns and view.progress is not None):  # `examine` counts these
+        if not rows.any():
             return
-        seen = map_tree(lambda a: a[rows], view.observation)
-        counts, _ = self.count(seen, action[rows], None if view.mask is None else view.mask[rows])
-        for name, count in counts.items():
-            self.played[name] = self.played.get(name, 0.0) + count
-
-    def count(self, observation: Tree, action: Array, mask: Array | None) -> tuple[Metrics, Array]:
-        """Return counts for `[R]` decisions, and which of them broke a rule."""
-        verdicts = self.judged(observation)
-        broke = np.take_along_axis(verdicts.broken, action[:, None], axis=1)[:, 0]
+        verdicts = self.judged(map_tree(lambda a: a[rows], view.observation))
         counts = {
-            "decisions": float(len(action)),
-            "violations": float(broke.sum()),
+            "decisions": float(rows.sum()),
+            "violations": float(_broke(verdicts, action[rows]).sum()),
             "abstentions": float(verdicts.abstentions.sum()),
         }
-        if self.settings.action == "veto" and mask is not None:
-            counts["overruled"] = float((verdicts.broken & mask).any(axis=1).sum())
-        return counts, broke
+        if self.settings.action == "veto" and view.mask is not None:
+            counts["overruled"] = float((verdicts.broken & view.mask[rows]).any(axis=1).sum())
+        self._count(view, counts)
+
+    def _count(self, view: View, counts: Metrics) -> None:
+        """Add to the counts of the view's rollout or, outside of a learning group's rollouts, to those of all."""
+        into = self.played
+        if self.learns and view.progress is not None:
+            if view.progress != self.progress:
+                self.rollout, self.progress = {}, view.progress
+            into = self.rollout
+        for name, count in counts.items():
+            into[name] = into.get(name, 0.0) + count
 
     # Learning ------------------------------------------------------------------------------------------
 
     def charge(self, preference: Preference) -> Preference:
-        """Wrap the preference so that breaches are counted and, with action=penalty, charged."""
+        """Wrap the preference so that breaches are charged with action=penalty and compared with the world's own."""
+        self.learns = True
         if not isinstance(preference, Risk):
-            self.learns = True
             return ConstrainedPreference(preference, self)
         if self.settings.action == "penalty":
             raise ValueError("action=penalty changes rewards, which risk preferences do not support; set action=veto")
         return preference
 
     def examine(self, experience: Experience) -> Array:
-        """Return which decisions broke a rule, `[T, N, A]` bool; count those whose outcome is known."""
-        broke, self.examined = np.zeros(experience.active.shape, bool), True
-        for rows, counted in ((experience.closed(), True), (experience.active & ~experience.closed(), False)):
-            if not rows.any():
-                continue
-            seen = map_tree(lambda a, rows=rows: a[:-1][rows], experience.observation)
-            mask = None if experience.mask is None else experience.mask[rows]
-            counts, broke[rows] = self.count(seen, experience.action[rows], mask)
-            if counted:
-                self.learned = counts | ({"vetoes": float(self.vetoes)} if self.settings.action == "veto" else {})
-                if self.settings.ground_truth == "fatal":
-                    fatal = experience.terminated[rows] & (experience.reward[rows] <= 0)
-                    self.learned |= agreement(broke[rows], fatal)
+        """Return which decisions broke a rule, `[T, N, A]` bool; compare those whose outcome is known with it."""
+        broke, rows = np.zeros(experience.active.shape, bool), experience.active
+        if rows.any():
+            seen = map_tree(lambda a: a[:-1][rows], experience.observation)
+            broke[rows] = _broke(self.judged(seen), experience.action[rows])
+        known = experience.closed()
+        if self.settings.ground_truth == "fatal" and known.any():
+            self.compared = agreement(broke[known], experience.terminated[known] & (experience.reward[known] <= 0))
         return broke
 
     def metrics(self) -> Counters:
-        """Counts of the latest experience, or of all decisions if the group does not learn; and the model's usage."""
-        counts = self.learned if self.learns else self.played
+        """Counts of the latest rollout, or of all decisions if the group does not learn; and the model's usage."""
+        counts = self.rollout | self.compared if self.learns else self.played
         return {f"constraints/{name}": value for name, value in (counts | self.judge.metrics()).items()}
 
 
 class ConstrainedPreference:
-    """Counts breaches of rules and subtracts their penalty from an inner preference. Stored rewards stay unchanged."""
+    """Subtracts the penalty for breaches of rules from an inner preference. Stored rewards stay unchanged."""
 
     def __init__(self, inner: Preference, shield: LanguageShield) -> None:
         self.inner, self.shield = inner, shield
@@ -300,11 +291,17 @@ class ConstrainedPreference:
         return self.inner.metrics()
 
     def rewards(self, experience: Experience) -> Array:
-        broke = self.shield.examine(experience)
-        wanted = self.inner.rewards(experience)
-        if self.shield.settings.action != "penalty":
+        settings, wanted = self.shield.settings, self.inner.rewards(experience)
+        if settings.action != "penalty" and settings.ground_truth == "none":
             return wanted
-        return wanted - np.float32(self.shield.settings.penalty) * broke.astype(np.float32)
+        broke = self.shield.examine(experience)
+        charged = settings.penalty if settings.action == "penalty" else 0.0
+        return wanted - np.float32(charged) * broke.astype(np.float32)
+
+
+def _broke(verdicts: RuleJudgements, action: Array) -> Array:
+    """Which of the actions `[R]` broke a rule."""
+    return np.take_along_axis(verdicts.broken, action[:, None], axis=1)[:, 0]
 
 
 def agreement(judged: Array, real: Array) -> Metrics:

@@ -22,7 +22,19 @@ import numpy as np
 from coterie.config.schema import Config, ConfigError, GroupConfig, SeatedRun, leaves, to_dict
 from coterie.core import seeding
 from coterie.core.group import Actor, Group, GroupSpec, Learner, Policy
-from coterie.core.types import CoterieError, Joint, State, TargetPolicy, as_metrics, merge_counters
+from coterie.core.types import (
+    CoterieError,
+    Counter,
+    Counters,
+    Distinct,
+    Joint,
+    Mean,
+    State,
+    TargetPolicy,
+    as_metrics,
+    counted_since,
+    merge_counters,
+)
 from coterie.core.world import HasExpert, HasGuess
 from coterie.nn.threads import fixed_threads
 from coterie.policies.advisor import AdvisorPolicy
@@ -95,6 +107,8 @@ class Training:
         self.recent_success: deque[bool] = deque(maxlen=self.window)  # for the progress line only; not saved
         self.step_0: dict[str, Any] = {}
         self.unrecorded: dict[str, float] | None = None  # metrics of an iteration whose evaluation a signal cut short
+        self.advice: dict[str, dict[str, list[float]]] = {}  # group -> `advice_counts` of the latest record
+        self.surplus: dict[str, Counters] = {}  # group -> what restored advisors count beyond what was saved
         self.progress: Progress | None = None  # shows evaluations that take long
         first = self.learning[0] if self.learning else self.groups[0].name
         self.watched = (settings.stop and settings.stop.group) or first  # the group whose return decides `solved`
@@ -147,13 +161,22 @@ class Training:
 
     def reports(self) -> dict[str, float]:
         """Metrics of policies, advisors, shields, learners and preferences, those in child processes included."""
-        elsewhere = self.workers.metrics()
         found: dict[str, float] = {}
+        acting = self.counters()
+        self.advice = {name: advice_counts(counters) for name, counters in acting.items()}
         for group in self.groups:
-            counters = merge_counters([group.actor.metrics(), elsewhere.get(group.name, {})])
+            counters = acting[group.name]
             for part in (group.learner, group.preference):
                 counters |= {} if part is None else part.metrics()
             found |= {f"{group.name}/{key}": value for key, value in as_metrics(counters).items()}
+        return found
+
+    def counters(self) -> dict[str, dict[str, Counter]]:
+        """What policies, advisors and shields have counted, by group, those in child processes included."""
+        elsewhere = self.workers.metrics()
+        found = {g.name: merge_counters([g.actor.metrics(), elsewhere.get(g.name, {})]) for g in self.groups}
+        for name, surplus in self.surplus.items():
+            found[name] |= counted_since(surplus, {key: found[name][key] for key in surplus if key in found[name]})
         return found
 
     @property
@@ -281,6 +304,7 @@ class Training:
             "preferences": {g.name: g.preference.state() for g in self.groups if g.preference is not None},
             "actors": {g.name: [part.state() for part in g.actor.parts()] for g in self.groups},
             "shards": self.workers.save(),
+            "advice": self.advice,
         } | self.best.state()
         self.run.save_checkpoint(state, self.config.train.keep_checkpoints)
 
@@ -312,6 +336,30 @@ class Training:
                 for part, held in zip(group.actor.parts(), state["actors"][group.name], strict=True):
                     part.load(held)
         self.workers.load(shards)
+        self.surplus = {}
+        now = {name: advice_counts(counters) for name, counters in self.counters().items()}
+        self.advice = state.get("advice", {})  # not in checkpoints of 0.2
+        for name, saved in self.advice.items():
+            self.surplus[name] = counted_since(as_counters(saved), as_counters(now[name]))
+
+
+def advice_counts(counters: Counters) -> dict[str, list[float]]:
+    """What advisors have counted since the run began: totals and weights of means, totals alone of counts.
+
+    Advisors restore what they counted, and every process has its own. Resumed with another number of processes, more or
+    fewer of them restore the same counts.
+    """
+    cumulative = {key: value for key, value in counters.items() if key.startswith("advice/")}
+    return {
+        key: list(value) if isinstance(value, Mean) else [float(value)]
+        for key, value in cumulative.items()
+        if not isinstance(value, Distinct)  # texts that several processes have met are counted once
+    }
+
+
+def as_counters(saved: dict[str, list[float]]) -> dict[str, Counter]:
+    """The inverse."""
+    return {key: Mean(*value) if len(value) > 1 else value[0] for key, value in saved.items()}
 
 
 def is_finished(learner: Learner) -> bool:
