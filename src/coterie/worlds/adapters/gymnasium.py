@@ -139,7 +139,8 @@ def make_registered(gymnasium: Any, name: str, settings: ExternalSettings) -> tu
     options = settings.options | ({"render_mode": "rgb_array"} if settings.render else {})
     limit = settings.max_episode_steps or spec.max_episode_steps
     with warnings.catch_warnings():  # whether it can be drawn is found out by drawing it
-        warnings.filterwarnings("ignore", ".*is being initialised with render_mode")
+        for text in ("is being initialised with render_mode", "metadata doesn't include `render_modes`"):
+            warnings.filterwarnings("ignore", f".*{text}")
         if spec.additional_wrappers:  # they may rely on a time limit below them
             return gymnasium.make(spec, limit, disable_env_checker=True, **options), None
         env = gymnasium.make(spec, -1, disable_env_checker=True, **options)
@@ -179,12 +180,12 @@ class ExternalGymnasiumEnv:
         self._limit = limit or 2**62
         self._warn: Warn = functools.partial(warn_once, name)
         self._weights = settings.scalarize
-        self._frames, space = None, env.observation_space
+        self._frames, space = None, getattr(env, "observation_space", None)
         if settings.changes_frames:
             self._frames = frames.Frames(space, settings, channels)
             space, channels = self._frames.space, "first"
         self.layout = spaces.convert_observation_space(space, channels, scales, settings.text)
-        self.action_layout = actions.convert_action_space(env.action_space, settings.actions)
+        self.action_layout = actions.convert_action_space(getattr(env, "action_space", None), settings.actions)
         agent_type = AgentType((AGENT,), self.layout.space, self.action_layout.space)
         found = tuple(w for w in self.layout.warnings if not (ignored_text and w.endswith(ignored_text)))
         found += self.action_layout.warnings

@@ -228,8 +228,10 @@ class ExternalParallelEnv(_ExternalPettingZooEnv):
 
     def reset(self, seed: int) -> None:
         """Start an episode."""
-        observations, infos = self.env.reset(seed=seed)
-        agents = self.agents
+        returned = self.env.reset(seed=seed)
+        if not (isinstance(returned, tuple) and len(returned) == 2):
+            raise InvalidEnvOutput("reset to return (observations, infos)", type(returned).__name__)
+        agents, observations, infos = self.agents, returned[0], self._infos(returned[1])
         agents.start_episode()
         self.present = list(self.env.agents)
         if not self.late and set(self.present) != set(agents.names):
@@ -245,8 +247,10 @@ class ExternalParallelEnv(_ExternalPettingZooEnv):
         agents, env = self.agents, self.env
         returned = env.step({agent: agents.slots[agent].read_action() for agent in self.present})
         if not (isinstance(returned, tuple) and len(returned) == 5):
-            raise InvalidEnvOutput("step to return five dicts", type(returned).__name__)
+            got = f"{len(returned)} values" if isinstance(returned, tuple) else type(returned).__name__
+            raise InvalidEnvOutput("step to return (observations, rewards, terminations, truncations, infos)", got)
         observations, rewards, terminations, truncations, infos = returned
+        infos = self._infos(infos)
         agents.start_step()
         now = set(env.agents)
         if not isinstance(rewards, Mapping):
@@ -271,9 +275,17 @@ class ExternalParallelEnv(_ExternalPettingZooEnv):
         self.present = staying + new
         for agent in self.present:
             if agent not in agents.slots or agents.is_done(agent):
-                raise InvalidEnvOutput("only agents that are possible and have not ended", repr(agent))
+                expected = "only agents that are possible and have not ended (one that comes back must not end before)"
+                raise InvalidEnvOutput(expected, repr(agent))
             agents.write(agent, _entry("observations", observations, agent), infos.get(agent), acting=True)
         return agents.finish_step()
+
+    def _infos(self, infos: Any) -> Mapping[Any, Any]:
+        """The infos by agent; an environment may leave them out."""
+        if isinstance(infos, Mapping):
+            return infos
+        self.agents.warn(f"infos are {type(infos).__name__} instead of a dict; ignored")
+        return {}
 
 
 class ExternalAECEnv(_ExternalPettingZooEnv):
