@@ -154,8 +154,8 @@ def test_whole_numbers_of_another_type_are_places(kind, warnings, caplog):
         ("Wide", {"size": 1e39}, r"reset: expected finite numbers in observation, as float32, got inf at \[0\]"),
         ("Once", {}, "episode 1, reset: raised RuntimeError: closed .*world.fresh: true"),
         ("Unseeded", {}, r"reset: raised TypeError: .*'seed'.*; define reset\(self, \*, seed=None, options=None\)"),
-        ("Undeclared", {}, "observations: NoneType None is not a space of Gymnasium; declare observation_space"),
-        ("Undeclared", {"observation_space": "Box(3,)"}, r"observations: str 'Box\(3,\)' is not a space of Gymnasium"),
+        ("Undeclared", {}, "^observations: NoneType None is not a space of Gymnasium; declare observation_space"),
+        ("Undeclared", {"observation_space": "Box(3,)"}, r"^observations: str 'Box\(3,\)' is not a space of Gymnasium"),
         ("Blind", {}, r"observations .*nothing is left to observe; declare a constant, Box\(0, 1, \(1,\)\)"),
     ],
 )

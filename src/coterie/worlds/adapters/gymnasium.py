@@ -43,6 +43,7 @@ from coterie.worlds.cartpole.world import LIMIT, CartPole
 
 INSTALL = "'coterie[worlds]'"
 AGENT, AGENT_TYPE = "agent_0", "agent"
+MODULES = {"ALE/": "ale_py", "MiniGrid-": "minigrid", "BabyAI-": "minigrid", "MinAtar/": "minatar.gym"}  # by prefix
 
 
 @dataclass(frozen=True)
@@ -152,6 +153,13 @@ def make_registered(gymnasium: Any, name: str, settings: ExternalSettings) -> tu
 def unknown_env(family: str, name: str, known: list[str]) -> UnknownName:
     """The error for a name that is not registered, with the closest name."""
     short = {k.removeprefix("MiniGrid-"): k for k in known}
+    module = next(
+        (module for prefix, module in MODULES.items() if family == "gymnasium" and name.startswith(prefix)), ""
+    )
+    if module:
+        return UnknownName(
+            f"{family}/{name}: no such environment is registered; did you mean '{family}/{module}:{name}'?"
+        )
     close = difflib.get_close_matches(name, [*known, *short], n=1, cutoff=0.75)
     hint = f"; did you mean '{family}/{close[0]}'?" if close else "; 'module:Name-v0' imports a module first"
     return UnknownName(f"{family}/{name}: no such environment is registered{hint}")

@@ -119,9 +119,13 @@ def _flatten(space: Any, path: Path) -> list[tuple[Path, Any]]:
     elif isinstance(space, gymnasium.spaces.Tuple):
         parts = list(enumerate(space.spaces))
     else:
-        demand_space(space, f"entry '{'/'.join(map(str, path))}' of the observations", "observation_space")
+        demand_space(space, _described(path), "observation_space")
         return [(path, space)]
     return [found for key, part in parts for found in _flatten(part, (*path, key))]
+
+
+def _described(path: Path) -> str:
+    return f"entry '{'/'.join(map(str, path))}' of the observations" if path else "observations"
 
 
 def _entry(path: Path, space: Any, channels: Channels, scale: Any) -> Entry:
@@ -135,10 +139,9 @@ def _entry(path: Path, space: Any, channels: Channels, scale: Any) -> Entry:
             return Entry(path, Box(space.shape, 0.0, 1.0), space.shape, space.dtype)
         case gymnasium.spaces.Box():
             return _box_entry(path, space, channels, scale)
-    where = f"entry '{'/'.join(map(str, path))}' of the observations" if path else "observations"
     raise CoterieError(
-        f"{where}: {space} is not supported; only Discrete, Box, MultiDiscrete, MultiBinary, and Tuples and Dicts of "
-        "them are: pad it to a fixed size in a wrapper of the environment"
+        f"{_described(path)}: {space} is not supported; only Discrete, Box, MultiDiscrete, MultiBinary, and Tuples and "
+        "Dicts of them are: pad it to a fixed size in a wrapper of the environment"
     )
 
 
