@@ -66,6 +66,8 @@ class Loose(Five):
             observation = observation.tolist()
         if self.returns == "float64":
             observation = observation.astype(np.float64)
+        if self.returns == "no last observation" and terminated:
+            observation = None
         if self.returns == "tensor":
             observation = torch.from_numpy(observation)
         if self.returns == "array reward":
@@ -418,6 +420,22 @@ class Returns(Team):
         if self.defect == "old step":
             return observations, rewards, ends, infos
         return observations, rewards, ends, truncations, None if self.defect == "no infos" else infos
+
+
+class Nobody(Duel):
+    """Selects nobody after `turns` moves."""
+
+    def __init__(self, turns=0, render_mode=None):
+        super().__init__(render_mode)
+        self.turns = turns
+
+    def reset(self, seed=None, options=None):
+        super().reset()
+        self.agent_selection = self.agent_selection if self.turns else None
+
+    def step(self, action):
+        super().step(action)
+        self.agent_selection = self.agent_selection if self.elapsed_steps < self.turns else None
 
 
 class DeadStep(Duel):

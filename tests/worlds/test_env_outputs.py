@@ -173,6 +173,13 @@ def test_large_numbers_and_entries_without_numbers_are_played(caplog):
     assert rewards(world("gymnasium/helpers.odd_envs:Once-v0", fresh=True), 12) == [[1.0]] * 12
 
 
+def test_an_episode_may_end_without_an_observation(caplog):
+    silent = world("gymnasium/helpers.odd_envs:Loose-v0", options={"returns": "no last observation"})
+    assert rewards(silent, 11) == [[1.0]] * 11
+    assert silent.inner.timestep.agent_types["agent"].final_observation.tolist() == [[[4, 4]]]  # that of step 4
+    assert caplog.text.count("ends without an observation; the one before counts") == 1
+
+
 def test_a_reward_of_several_numbers_is_weighted():
     name = "gymnasium/helpers.odd_envs:Goals-v0"
     assert rewards(world(name, scalarize=[2, 0.5]), 3) == [[2.5], [3.0], [3.5]]
@@ -248,6 +255,12 @@ def test_names_with_brackets_can_be_used_in_settings(caplog):
 def test_a_homemade_team_that_breaks_the_api_is_refused_with_the_cure(defect, message):
     with pytest.raises(ExternalEnvError, match=message):
         rewards(world("pettingzoo/helpers.odd_envs:Returns", options={"defect": defect}), 4)
+
+
+@pytest.mark.parametrize(("turns", "where"), [(0, "reset"), (2, "step 2")])
+def test_a_turn_of_nobody_is_refused(turns, where):
+    with pytest.raises(ExternalEnvError, match=f"{where}: expected agent_selection to name a possible agent, got None"):
+        rewards(world("pettingzoo/helpers.odd_envs:Nobody", options={"turns": turns}), 3)
 
 
 def test_a_team_without_infos_is_played_with_one_warning(caplog):

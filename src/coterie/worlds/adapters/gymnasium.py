@@ -251,7 +251,10 @@ class ExternalGymnasiumEnv:
         if terminated.__class__ is not bool or truncated.__class__ is not bool:
             terminated = as_bool("terminated", terminated, self._warn)
             truncated = as_bool("truncated", truncated, self._warn)
-        self._write(observation)
+        if observation is None and (terminated or truncated):
+            self._warn("an episode ends without an observation; the one before counts")
+        else:
+            self._write(observation)
         self._elapsed_steps += 1
         self._reward[0] = reward
         over = terminated or truncated or self._elapsed_steps >= self._limit

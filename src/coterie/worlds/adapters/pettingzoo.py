@@ -312,6 +312,7 @@ class ExternalAECEnv(_ExternalPettingZooEnv):
         self.env.reset(seed=seed)
         self.agents.start_episode()
         self.turn = self.env.agent_selection
+        self._check_turn()
         self._write_observations(self.env.agents)
         if self.agents.is_done(self.turn):
             raise InvalidEnvOutput("an agent that can act after reset", "one that has ended")
@@ -326,6 +327,8 @@ class ExternalAECEnv(_ExternalPettingZooEnv):
         for _ in range(len(agents.names) + 1):
             remaining, self.turn = env.agents, env.agent_selection
             self._write_ends(remaining)
+            if remaining:
+                self._check_turn()
             if not remaining or not agents.is_done(self.turn):
                 break
             before = dict(env.rewards)
@@ -339,6 +342,10 @@ class ExternalAECEnv(_ExternalPettingZooEnv):
             cut = agents.elapsed_steps + 1 >= agents.limit  # everybody's last observation is needed
             self._write_observations(remaining if cut or self.observe_all else (self.turn,))
         return agents.finish_step()
+
+    def _check_turn(self) -> None:
+        if self.turn not in self.agents.slots:
+            raise InvalidEnvOutput("agent_selection to name a possible agent", repr(self.turn))
 
     def _write_ends(self, remaining: Iterable[Any]) -> None:
         agents, env = self.agents, self.env
