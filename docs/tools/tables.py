@@ -313,7 +313,7 @@ def ablations(base: str, threshold: str) -> str:
     """What is left of DQN without one of its improvements."""
     data = read(f"ablations-{base}")
     rows = []
-    for one in data["contenders"]:
+    for one in data.get("variants") or data["contenders"]:  # files of 0.1 call them contenders
         low, high = one["iqm"]["interval"]
         (world,) = one["frames_to_threshold"].values()
         median = world.get("median")

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import gymnasium
 import numpy as np
+import torch
 from gymnasium import spaces
 from pettingzoo import ParallelEnv
 
@@ -50,6 +51,9 @@ class Numbers(Five):
         return float(action.mean())
 
 
+REWARDS = {"no reward": None, "reward in words": "1.5", "large reward": 1e39}
+
+
 class Loose(Five):
     """Returns what `returns` says instead of what its spaces declare."""
 
@@ -62,11 +66,94 @@ class Loose(Five):
             observation = observation.tolist()
         if self.returns == "float64":
             observation = observation.astype(np.float64)
+        if self.returns == "no last observation" and terminated:
+            observation = None
+        if self.returns == "tensor":
+            observation = torch.from_numpy(observation)
         if self.returns == "array reward":
             reward = np.array([reward])
+        if self.returns in REWARDS:
+            reward = REWARDS[self.returns]
         if self.returns == "int flags":
             terminated, truncated = int(terminated), np.array([0])
         return observation, reward, terminated, truncated, info
+
+
+class Place(Five):
+    """A place among ten, in the type that `kind` names, shifted by `by`."""
+
+    observation_space = spaces.Discrete(10)
+
+    def __init__(self, kind="int64", by=0.0, render_mode=None):
+        self.kind, self.by = np.dtype(kind).type, by
+
+    def observe(self):
+        return self.kind(self.elapsed_steps + self.by)
+
+
+class Wide(Five):
+    """Numbers of float64, the first of them `size`; one agent has no numbers to see."""
+
+    observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float64)
+
+    def __init__(self, size=1.0, render_mode=None):
+        self.size = size
+
+    def observe(self):
+        return np.array([self.size, 1.0])
+
+
+class Blind(Five):
+    """Nothing to see, unless `beside` another entry."""
+
+    def __init__(self, beside=False, render_mode=None):
+        self.beside, nothing = beside, spaces.Box(0, 1, (0,))
+        self.observation_space = spaces.Dict({"none": nothing, "one": spaces.Discrete(2)}) if beside else nothing
+
+    def observe(self):
+        nothing = np.zeros(0, np.float32)
+        return {"none": nothing, "one": 1} if self.beside else nothing
+
+
+class Once(Five):
+    """Closes itself when its episode is over."""
+
+    closed = False
+
+    def reset(self, seed=None, options=None):
+        if self.closed:
+            raise RuntimeError("closed")
+        return super().reset(seed)
+
+    def step(self, action):
+        *returned, info = super().step(action)
+        self.closed = returned[2]
+        return *returned, info
+
+
+class Unseeded(Five):
+    """`reset` without a seed."""
+
+    def reset(self):
+        return super().reset()
+
+
+class Undeclared(gymnasium.Env):
+    """Without spaces, or with `observation_space` of another package."""
+
+    def __init__(self, observation_space=None, render_mode=None):
+        if observation_space is not None:
+            self.observation_space = observation_space
+
+
+class Item(Five):
+    """Reads actions as arrays without dimensions; declares no render modes."""
+
+    metadata: ClassVar = {}
+
+    def step(self, action):
+        assert action.dtype == self.action_space.dtype
+        return super().step(action.item())
 
 
 class Counting(Five):
@@ -231,6 +318,8 @@ class Drawn(Five):
                 return picture[..., 0]
             case "text":
                 return "a map"
+            case "none":
+                return None
         return picture
 
 
@@ -303,6 +392,52 @@ class Homemade(Team):
         return observations, rewards, ends, dict.fromkeys(acted, False), {a: {} for a in self.agents}
 
 
+class Returns(Team):
+    """Two agents for 4 steps; `defect` says what is returned against the API."""
+
+    def __init__(self, defect="", render_mode=None):
+        self.possible_agents, self.defect = ["a", "b"], defect
+
+    def reset(self, seed=None, options=None):
+        self.agents, self.elapsed_steps = list(self.possible_agents), 0
+        observations = dict.fromkeys(self.agents, 0)
+        if self.defect == "old reset":
+            return observations
+        return observations, None if self.defect == "no infos" else {a: {} for a in self.agents}
+
+    def step(self, actions):
+        self.elapsed_steps += 1
+        acted = list(self.agents)
+        ends = {
+            a: self.elapsed_steps == 4 or (self.defect == "back" and self.elapsed_steps == 2 and a == "b")
+            for a in acted
+        }
+        self.agents = [a for a in acted if not ends[a]]
+        if self.defect == "back" and self.elapsed_steps == 3:
+            self.agents.append("b")
+        observations, rewards = dict.fromkeys({*acted, *self.agents}, self.elapsed_steps), dict.fromkeys(acted, 1.0)
+        truncations, infos = dict.fromkeys(acted, False), {a: {} for a in self.agents}
+        if self.defect == "old step":
+            return observations, rewards, ends, infos
+        return observations, rewards, ends, truncations, None if self.defect == "no infos" else infos
+
+
+class Nobody(Duel):
+    """Selects nobody after `turns` moves."""
+
+    def __init__(self, turns=0, render_mode=None):
+        super().__init__(render_mode)
+        self.turns = turns
+
+    def reset(self, seed=None, options=None):
+        super().reset()
+        self.agent_selection = self.agent_selection if self.turns else None
+
+    def step(self, action):
+        super().step(action)
+        self.agent_selection = self.agent_selection if self.elapsed_steps < self.turns else None
+
+
 class DeadStep(Duel):
     """Pays hunter_2 in the empty step that removes hunter_0."""
 
@@ -313,6 +448,23 @@ class DeadStep(Duel):
             self.rewards["hunter_2"] = 3.0
 
 
-for env_class in (Numbers, Loose, Counting, Masked, Composite, Pair, Talking, Goals, Drawn):
+PLAIN = (
+    Numbers,
+    Loose,
+    Counting,
+    Masked,
+    Composite,
+    Pair,
+    Talking,
+    Goals,
+    Drawn,
+    Place,
+    Wide,
+    Blind,
+    Once,
+    Unseeded,
+    Item,
+)
+for env_class in (*PLAIN, Undeclared):
     gymnasium.register(f"{env_class.__name__}-v0", env_class, max_episode_steps=50)
 gymnasium.register("Collision-v0", Collision)

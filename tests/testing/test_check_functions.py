@@ -200,7 +200,8 @@ MESSAGES = {  # patterns: the location, the field, the expected and actual value
     "ended int": r"step 0: expected ended of type bool, got int64",
     "success float": r"step 0: expected success of type bool, got float64",
     "missing entry": r"agent type 'guard': expected observation .*\['clock', 'noise'\], got \['clock'\]",
-    "out of bounds": LONG.format(2) + r", entry \[0\]: expected observation inside Box\(",
+    "out of bounds": LONG.format(2)
+    + r", entry \[0\]: expected observation inside Box\(.* \(or wider bounds there\), got",
     "observation nan": LONG.format(2) + r", entry \[0\]: .*observation, got nan",
     "final out of bounds": LONG.format(5) + r", entry \[0\]: expected final_observation inside Box\(",
     "discrete out of bounds": r"agent 'guard', copy 0: expected observation clock inside Discrete\(n=6\), got 6",

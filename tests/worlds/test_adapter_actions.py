@@ -124,6 +124,37 @@ def test_every_bound_can_be_trained_and_random_play_reaches_it(learner, low, hig
     assert abs(random - middle) < 0.3 * width
 
 
+def test_numbers_whose_bounds_are_equal_stay_there(tmp_path, caplog):
+    """Their density would be infinite: a training ended with "learning diverged"."""
+    space = gymnasium.spaces.Box(np.float32([0.5, -1]), np.float32([0.5, 1]))
+    layout = actions.convert_action_space(space, ActionSettings())
+    np.testing.assert_array_equal(layout.space.high, np.float32([1.5, 1]))
+    np.testing.assert_array_equal(actions.action_reader(layout, np.float32([[1.2, 0.3]]), 0)(), np.float32([0.5, 0.3]))
+    options = "world.options={low: 0.5, high: 0.5}"
+    summary = train(tmp_path / "run", "gymnasium/helpers.odd_envs:Numbers-v0", options)
+    assert summary["last"]["groups"]["agent"]["return_mean"] == 2.5
+    assert "whose bounds are equal stay there" in caplog.text
+    with pytest.raises(CoterieError, match="nothing to choose"):
+        actions.convert_action_space(gymnasium.spaces.Box(0, 1, (0,)))
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        gymnasium.spaces.Discrete(3),
+        gymnasium.spaces.Discrete(3, start=2),
+        gymnasium.spaces.Discrete(3, dtype=np.int32),
+        gymnasium.spaces.Tuple([gymnasium.spaces.Discrete(3)]),
+    ],
+    ids=str,
+)
+def test_choices_are_numpy_integers_as_gymnasium_samples_them(space):
+    found = actions.action_reader(actions.convert_action_space(space), np.array([1]), 0)()
+    assert space.contains(found)
+    choice, sampled = (action[0] if isinstance(action, tuple) else action for action in (found, space.sample()))
+    assert type(choice) is type(sampled)
+
+
 # Nested actions -----------------------------------------------------------------------------------------
 
 

@@ -8,6 +8,7 @@ import pytest
 import coterie
 from coterie.config import registry, schema
 from coterie.core.sampling import random_actions
+from coterie.core.types import CoterieError
 from coterie.testing import check_world
 from coterie.training import loop
 from coterie.training.build import build_world
@@ -119,6 +120,7 @@ def test_a_slow_evaluation_names_the_settings_that_shorten_it(slow, warnings, tm
     [
         ("list", "observation is a list instead of an array"),
         ("float64", "observation is float64 where the space says float32"),
+        ("tensor", "observation is a Tensor instead of an array"),
         ("array reward", "a reward is an array of one number"),
         ("int flags", "terminated is int instead of bool"),
     ],
@@ -129,6 +131,53 @@ def test_values_of_another_type_are_converted_with_one_warning(returns, warning,
     assert rewards(loose, 12) == rewards(plain, 12)
     assert caplog.text.count(warning) == 1
     check_world(lambda n: world("gymnasium/helpers.odd_envs:Loose-v0", n, options={"returns": returns}), steps=12)
+
+
+@pytest.mark.parametrize(("kind", "warnings"), [("int32", 0), ("float64", 1), ("bool", 1)])
+def test_whole_numbers_of_another_type_are_places(kind, warnings, caplog):
+    place = world("gymnasium/helpers.odd_envs:Place-v0", options={"kind": kind})
+    place.reset(0)
+    timestep = place.step({"agent": np.zeros((1, 1), np.int64)})
+    assert timestep.agent_types["agent"].observation.tolist() == [[1]]
+    assert caplog.text.count("instead of an integer; converted") == warnings
+    with pytest.raises(ExternalEnvError, match="to be an integer, got float64"):
+        world("gymnasium/helpers.odd_envs:Place-v0", options={"kind": "float64", "by": 0.5}).reset(0)
+
+
+@pytest.mark.filterwarnings("error")  # NumPy's, about numbers that overflow
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("Loose", {"returns": "no reward"}, r"step 1: expected reward to be a number \(0\.0 .*got NoneType None"),
+        ("Loose", {"returns": "reward in words"}, "step 1: expected reward to be a number .*got str '1.5'"),
+        ("Loose", {"returns": "large reward"}, r"step 1: expected a finite reward, as float32, got 1e\+39"),
+        ("Wide", {"size": 1e39}, r"reset: expected finite numbers in observation, as float32, got inf at \[0\]"),
+        ("Once", {}, "episode 1, reset: raised RuntimeError: closed .*world.fresh: true"),
+        ("Unseeded", {}, r"reset: raised TypeError: .*'seed'.*; define reset\(self, \*, seed=None, options=None\)"),
+        ("Undeclared", {}, "^observations: NoneType None is not a space of Gymnasium; declare observation_space"),
+        ("Undeclared", {"observation_space": "Box(3,)"}, r"^observations: str 'Box\(3,\)' is not a space of Gymnasium"),
+        ("Blind", {}, r"observations .*nothing is left to observe; declare a constant, Box\(0, 1, \(1,\)\)"),
+    ],
+)
+def test_what_cannot_be_played_is_refused_with_the_cure(name, options, message):
+    with pytest.raises(CoterieError, match=message):
+        rewards(world(f"gymnasium/helpers.odd_envs:{name}-v0", options=options), 6)
+
+
+def test_large_numbers_and_entries_without_numbers_are_played(caplog):
+    wide = world("gymnasium/helpers.odd_envs:Wide-v0", options={"size": -1e38})
+    np.testing.assert_array_equal(wide.reset(0).agent_types["agent"].observation, np.float32([[[-1e38, 1]]]))
+    beside = world("gymnasium/helpers.odd_envs:Blind-v0", options={"beside": True})
+    assert beside.reset(0).agent_types["agent"].observation["one"].tolist() == [[1]]
+    assert caplog.text.count("entries without numbers left out of the observation: none") == 1
+    assert rewards(world("gymnasium/helpers.odd_envs:Once-v0", fresh=True), 12) == [[1.0]] * 12
+
+
+def test_an_episode_may_end_without_an_observation(caplog):
+    silent = world("gymnasium/helpers.odd_envs:Loose-v0", options={"returns": "no last observation"})
+    assert rewards(silent, 11) == [[1.0]] * 11
+    assert silent.inner.timestep.agent_types["agent"].final_observation.tolist() == [[[4, 4]]]  # that of step 4
+    assert caplog.text.count("ends without an observation; the one before counts") == 1
 
 
 def test_a_reward_of_several_numbers_is_weighted():
@@ -161,11 +210,17 @@ def test_pictures_of_other_types_are_converted_with_one_warning(frame, caplog):
     assert caplog.text.count("render returns") == 1
 
 
-def test_what_is_no_picture_is_refused():
-    drawn = world("gymnasium/helpers.odd_envs:Drawn-v0", render=True, options={"frame": "text"})
+@pytest.mark.parametrize(("frame", "got"), [("text", "<U5"), ("none", "None$")])
+def test_what_is_no_picture_is_refused(frame, got):
+    drawn = world("gymnasium/helpers.odd_envs:Drawn-v0", render=True, options={"frame": frame})
     drawn.reset(0)
-    with pytest.raises(ExternalEnvError, match=r"a picture \[height, width, 3\], got"):
+    with pytest.raises(ExternalEnvError, match=rf"a picture \[height, width, 3\], got {got}"):
         drawn.frame(0)
+
+
+@pytest.mark.filterwarnings("error")  # Gymnasium's, about render modes that are not declared
+def test_missing_metadata_is_not_mentioned():
+    assert rewards(world("gymnasium/helpers.odd_envs:Item-v0"), 2) == [[1], [1]]
 
 
 # Homemade environments -----------------------------------------------------------------------------------------
@@ -186,6 +241,32 @@ def test_names_with_brackets_can_be_used_in_settings(caplog):
     assert {name: kind.agents for name, kind in home.agent_types.items()} == {"agent": ("agent_0", "agent_1")}
     assert "'agent[0]' is called 'agent_0'" in caplog.text
     assert env_agents.public_names(["a[1]", "a_1", "x y"]) == {"a[1]": "a_1", "a_1": "a_1_2", "x y": "x y"}
+    assert env_agents.public_names([("red", 0)]) == {("red", 0): "red_0"}
+
+
+@pytest.mark.parametrize(
+    ("defect", "message"),
+    [
+        ("old reset", r"reset: expected reset to return \(observations, infos\), got dict"),
+        ("old step", r"step 1: expected step to return \(observations, rewards, .*infos\), got 4 values"),
+        ("back", r"step 3: expected only agents that .* \(one that comes back must not end before\), got 'b'"),
+    ],
+)
+def test_a_homemade_team_that_breaks_the_api_is_refused_with_the_cure(defect, message):
+    with pytest.raises(ExternalEnvError, match=message):
+        rewards(world("pettingzoo/helpers.odd_envs:Returns", options={"defect": defect}), 4)
+
+
+@pytest.mark.parametrize(("turns", "where"), [(0, "reset"), (2, "step 2")])
+def test_a_turn_of_nobody_is_refused(turns, where):
+    with pytest.raises(ExternalEnvError, match=f"{where}: expected agent_selection to name a possible agent, got None"):
+        rewards(world("pettingzoo/helpers.odd_envs:Nobody", options={"turns": turns}), 3)
+
+
+def test_a_team_without_infos_is_played_with_one_warning(caplog):
+    team = world("pettingzoo/helpers.odd_envs:Returns", options={"defect": "no infos"})
+    assert rewards(team, 8) == [[1, 1]] * 8
+    assert caplog.text.count("infos are NoneType instead of a dict; ignored") == 1
 
 
 TALKING = """\

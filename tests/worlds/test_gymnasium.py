@@ -262,6 +262,7 @@ def test_unsupported_spaces_and_unknown_names_are_refused():
         ("gymnasium/helpers.external_envs:IntegerBox-v0", "actions Box.*int64.*MultiDiscrete"),
         ("gymnasium/CartPol-v1", "did you mean 'gymnasium/CartPole-v1'"),
         ("gymnasium/helpers.external_envs:TextOnli-v0", "did you mean 'gymnasium/helpers.external_envs:TextOnly-v0'"),
+        ("gymnasium/ALE/Pong-v5", "did you mean 'gymnasium/ale_py:ALE/Pong-v5'"),
         ("minigrid/DoorKee-5x5", "did you mean 'minigrid/DoorKey-5x5"),
     ):
         with pytest.raises(CoterieError, match=message):

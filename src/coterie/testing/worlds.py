@@ -236,7 +236,8 @@ def _check_observation(location: Location, name: str, agent_type: AgentType, tre
             low, high = np.asarray(0), np.asarray(part.n - 1)
         ignored = ~valid.reshape(-1, *[1] * (array.ndim - 1))
         location.expect_all(np.isfinite(array) | ignored, f"a finite {label}", array)
-        location.expect_all(((array >= low) & (array <= high)) | ignored, f"{label} inside {part}", array)
+        expected = f"{label} inside {part}" + " (or wider bounds there)" * isinstance(part, Box)
+        location.expect_all(((array >= low) & (array <= high)) | ignored, expected, array)
 
 
 # Rules for a rollout ------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ import numpy as np
 from coterie.core.types import ActionSpace, Array, Box, CoterieError, Discrete, MultiDiscrete
 from coterie.worlds.adapters.batch import InvalidEnvOutput
 from coterie.worlds.adapters.external import ActionSettings
+from coterie.worlds.adapters.spaces import demand_space
 
 EDGE = 1e-6  # squashed actions keep this fraction of the range away from infinity
 REACH = -math.log(EDGE)  # so this many ranges lie between their one bound and the farthest
@@ -37,7 +38,7 @@ def convert_action_space(space: Any, settings: ActionSettings | None = None) -> 
     """Our space for a Gymnasium action space."""
     settings = settings or ActionSettings()
     leaves = _leaves(space)
-    if not leaves:
+    if not sum(math.prod(leaf.shape) for leaf in leaves):
         raise CoterieError(f"actions {space}: nothing to choose")
     numeric = [isinstance(leaf, gymnasium.spaces.Box) for leaf in leaves]
     warnings = []
@@ -57,6 +58,9 @@ def convert_action_space(space: Any, settings: ActionSettings | None = None) -> 
     elif all(numeric):
         bounds = [bounds_of(leaf, settings.limit, settings.one_sided == "squash") for leaf in leaves]
         low, high = (np.concatenate([b[side].ravel() for b in bounds]) for side in (0, 1))
+        if (fixed := low.astype(np.float32) == high.astype(np.float32)).any():
+            warnings.append(f"actions {space}: numbers whose bounds are equal stay there, whatever a policy chooses")
+            high = np.where(fixed, low + np.maximum(np.abs(low), 1), high)  # a density needs a range; reading clips
         shape = (len(low),) if isinstance(space, NESTED) else space.shape
         ours = Box(shape, _scalar_if_constant(low.reshape(shape)), _scalar_if_constant(high.reshape(shape)))
     else:
@@ -73,6 +77,7 @@ def _leaves(space: Any) -> list[Any]:
     """The spaces without parts of a nested space, in order; one of an unsupported type is refused."""
     if isinstance(space, NESTED):
         return [leaf for part in _parts(space).values() for leaf in _leaves(part)]
+    demand_space(space, "actions", "action_space")
     match space:
         case gymnasium.spaces.Discrete() | gymnasium.spaces.MultiDiscrete() | gymnasium.spaces.MultiBinary():
             return [space]
@@ -154,9 +159,6 @@ def _scalar_if_constant(bound: Array) -> Array | float:
 def action_reader(layout: ActionLayout, rows: Array, agent: int) -> Callable[[], Any]:
     """A function that returns one agent's action from `rows` `[A, …]`, as an element of its environment's space."""
     space = layout.theirs
-    if isinstance(space, gymnasium.spaces.Discrete):
-        start = int(space.start)
-        return (lambda: rows.item(agent) + start) if start else (lambda: rows.item(agent))
     row = rows[agent : agent + 1].reshape(-1)  # a view, so that it always holds the present action
     levels = layout.settings.bins if isinstance(layout.space, MultiDiscrete) else 0
     return _reader(space, row, 0, layout.settings, levels)[0]
@@ -172,8 +174,10 @@ def _reader(space: Any, row: Array, start: int, settings: ActionSettings, levels
             return lambda: {key: read() for key, read in readers.items()}, start
         return lambda: tuple(read() for read in readers.values()), start
     if isinstance(space, gymnasium.spaces.Discrete):
-        first = int(space.start)
-        return lambda: row.item(start) + first, start + 1
+        integer, first = space.dtype.type, int(space.start)  # NumPy's, as `sample` returns: some call `action.item()`
+        if first or integer is not np.int64:
+            return lambda: integer(row.item(start) + first), start + 1
+        return lambda: row[start], start + 1
     stop = start + math.prod(space.shape)
     own, shape, dtype = row[start:stop].reshape(space.shape), space.shape, space.dtype
     match space:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import functools
 import logging
+import re
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import isfinite
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -35,6 +35,9 @@ from coterie.core.types import (
 
 log = logging.getLogger("coterie")
 LONG_EPISODE = 2000  # steps after which a missing time limit is mentioned
+LARGEST = float(np.finfo(np.float32).max)
+RESET_SIGNATURE = re.compile(r"\breset\(\) (got an unexpected|missing)")  # in the message of a TypeError
+AGAIN = "; if it cannot be reset twice, world.fresh: true builds it anew for every episode"
 Warn = Callable[[str], None]
 _warned: set[tuple[str, str]] = set()
 _collected: list[tuple[str, str]] | None = None  # in a child process: warnings that its parent has not got yet
@@ -269,7 +272,8 @@ class EnvBatch:
                 self._rebuild(copy)
             self.envs[copy - self.copies.start].reset(seed)
         except (Exception, SystemExit) as error:
-            return EnvFailure(copy, "reset", describe_error(error))
+            again = self.used[copy - self.copies.start] and not isinstance(error, InvalidEnvOutput)
+            return EnvFailure(copy, "reset", describe_error(error) + (AGAIN if again else ""))
         finally:
             arrays.resetting[copy] = False
         return None
@@ -351,13 +355,16 @@ def as_reward(value: Any, weights: Sequence[float] | None, warn: Warn) -> float:
         plain = isinstance(value, float | int) and weights is None
         reward = float(value) if plain else _single_reward(value, weights, warn)
     except (TypeError, ValueError):
-        raise InvalidEnvOutput("reward to be a number", type_and_value(value)) from None
-    if not isfinite(reward):
-        raise InvalidEnvOutput("a finite reward", reward)
+        expected = "reward to be a number (0.0 where nothing is earned)"
+        raise InvalidEnvOutput(expected, type_and_value(value)) from None
+    if not -LARGEST <= reward <= LARGEST:
+        raise InvalidEnvOutput("a finite reward, as float32", reward)
     return reward
 
 
 def _single_reward(value: Any, weights: Sequence[float] | None, warn: Warn) -> float:
+    if isinstance(value, str):
+        raise TypeError
     several = isinstance(value, list | tuple | np.ndarray) and np.ndim(value) > 0
     if not several and weights is None:
         return float(value)
@@ -389,6 +396,8 @@ def as_bool(name: str, value: Any, warn: Warn) -> bool:
 
 def as_picture(value: Any, warn: Warn) -> Array:
     """A rendered frame as `[height, width, 3]` bytes, or `InvalidEnvOutput`."""
+    if value is None:
+        raise InvalidEnvOutput("a picture [height, width, 3]", "None")
     if isinstance(value, list) and value and isinstance(value[0], np.ndarray) and value[0].ndim == 3:
         warn("render returns a list of frames; the last one is shown")
         value = value[-1]
@@ -419,7 +428,8 @@ def describe_error(error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     line = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno}, {frames[-1].name})" if frames else ""
     first = (str(error).strip().splitlines() or [""])[0]
-    return f"raised {type(error).__name__}{f': {first}' if first else ''}{line}"
+    cure = "; define reset(self, *, seed=None, options=None)" if RESET_SIGNATURE.search(first) else ""
+    return f"raised {type(error).__name__}{f': {first}' if first else ''}{line}{cure}"
 
 
 def _write(into: Array, value: Array) -> None:

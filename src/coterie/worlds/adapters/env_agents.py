@@ -180,7 +180,7 @@ def public_names(agents: Iterable[Any]) -> dict[Any, str]:
     """Names that can be used in settings and patterns: `agent[0]` becomes `agent_0`; names stay different."""
     names: dict[Any, str] = {}
     for agent in agents:
-        name = plain = re.sub(r"[\[\](){}*?,=:'\"/\\]+", "_", str(agent)).strip("_") or "agent"
+        name = plain = re.sub(r"\s*[\[\](){}*?,=:'\"/\\]+\s*", "_", str(agent)).strip("_") or "agent"
         number = 2
         while name in names.values():
             name, number = f"{plain}_{number}", number + 1

@@ -43,6 +43,7 @@ from coterie.worlds.cartpole.world import LIMIT, CartPole
 
 INSTALL = "'coterie[worlds]'"
 AGENT, AGENT_TYPE = "agent_0", "agent"
+MODULES = {"ALE/": "ale_py", "MiniGrid-": "minigrid", "BabyAI-": "minigrid", "MinAtar/": "minatar.gym"}  # by prefix
 
 
 @dataclass(frozen=True)
@@ -139,7 +140,8 @@ def make_registered(gymnasium: Any, name: str, settings: ExternalSettings) -> tu
     options = settings.options | ({"render_mode": "rgb_array"} if settings.render else {})
     limit = settings.max_episode_steps or spec.max_episode_steps
     with warnings.catch_warnings():  # whether it can be drawn is found out by drawing it
-        warnings.filterwarnings("ignore", ".*is being initialised with render_mode")
+        for text in ("is being initialised with render_mode", "metadata doesn't include `render_modes`"):
+            warnings.filterwarnings("ignore", f".*{text}")
         if spec.additional_wrappers:  # they may rely on a time limit below them
             return gymnasium.make(spec, limit, disable_env_checker=True, **options), None
         env = gymnasium.make(spec, -1, disable_env_checker=True, **options)
@@ -150,6 +152,11 @@ def make_registered(gymnasium: Any, name: str, settings: ExternalSettings) -> tu
 
 def unknown_env(family: str, name: str, known: list[str]) -> UnknownName:
     """The error for a name that is not registered, with the closest name."""
+    needs = next((m for start, m in MODULES.items() if family == "gymnasium" and name.startswith(start)), "")
+    if needs:
+        return UnknownName(
+            f"{family}/{name}: no such environment is registered; did you mean '{family}/{needs}:{name}'?"
+        )
     choices = [*known, *(k.removeprefix("MiniGrid-") for k in known)]
     module, colon, rest = name.partition(":")
     parts = (rest, name) if colon else (name,)
@@ -182,12 +189,12 @@ class ExternalGymnasiumEnv:
         self._limit = limit or 2**62
         self._warn: Warn = functools.partial(warn_once, name)
         self._weights = settings.scalarize
-        self._frames, space = None, env.observation_space
+        self._frames, space = None, getattr(env, "observation_space", None)
         if settings.changes_frames:
             self._frames = frames.Frames(space, settings, channels)
             space, channels = self._frames.space, "first"
         self.layout = spaces.convert_observation_space(space, channels, scales, settings.text)
-        self.action_layout = actions.convert_action_space(env.action_space, settings.actions)
+        self.action_layout = actions.convert_action_space(getattr(env, "action_space", None), settings.actions)
         agent_type = AgentType((AGENT,), self.layout.space, self.action_layout.space)
         found = tuple(w for w in self.layout.warnings if not (ignored_text and w.endswith(ignored_text)))
         found += self.action_layout.warnings
@@ -245,7 +252,10 @@ class ExternalGymnasiumEnv:
         if terminated.__class__ is not bool or truncated.__class__ is not bool:
             terminated = as_bool("terminated", terminated, self._warn)
             truncated = as_bool("truncated", truncated, self._warn)
-        self._write(observation)
+        if observation is None and (terminated or truncated):
+            self._warn("an episode ends without an observation; the one before counts")
+        else:
+            self._write(observation)
         self._elapsed_steps += 1
         self._reward[0] = reward
         over = terminated or truncated or self._elapsed_steps >= self._limit

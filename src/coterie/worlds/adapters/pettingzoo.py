@@ -230,8 +230,10 @@ class ExternalParallelEnv(_ExternalPettingZooEnv):
 
     def reset(self, seed: int) -> None:
         """Start an episode."""
-        observations, infos = self.env.reset(seed=seed)
-        agents = self.agents
+        returned = self.env.reset(seed=seed)
+        if not (isinstance(returned, tuple) and len(returned) == 2):
+            raise InvalidEnvOutput("reset to return (observations, infos)", type(returned).__name__)
+        agents, observations, infos = self.agents, returned[0], self._infos(returned[1])
         agents.start_episode()
         self.present = list(self.env.agents)
         if not self.late and set(self.present) != set(agents.names):
@@ -247,8 +249,10 @@ class ExternalParallelEnv(_ExternalPettingZooEnv):
         agents, env = self.agents, self.env
         returned = env.step({agent: agents.slots[agent].read_action() for agent in self.present})
         if not (isinstance(returned, tuple) and len(returned) == 5):
-            raise InvalidEnvOutput("step to return five dicts", type(returned).__name__)
+            got = f"{len(returned)} values" if isinstance(returned, tuple) else type(returned).__name__
+            raise InvalidEnvOutput("step to return (observations, rewards, terminations, truncations, infos)", got)
         observations, rewards, terminations, truncations, infos = returned
+        infos = self._infos(infos)
         agents.start_step()
         now = set(env.agents)
         if not isinstance(rewards, Mapping):
@@ -273,9 +277,17 @@ class ExternalParallelEnv(_ExternalPettingZooEnv):
         self.present = staying + new
         for agent in self.present:
             if agent not in agents.slots or agents.is_done(agent):
-                raise InvalidEnvOutput("only agents that are possible and have not ended", repr(agent))
+                expected = "only agents that are possible and have not ended (one that comes back must not end before)"
+                raise InvalidEnvOutput(expected, repr(agent))
             agents.write(agent, _entry("observations", observations, agent), infos.get(agent), acting=True)
         return agents.finish_step()
+
+    def _infos(self, infos: Any) -> Mapping[Any, Any]:
+        """The infos by agent; an environment may leave them out."""
+        if isinstance(infos, Mapping):
+            return infos
+        self.agents.warn(f"infos are {type(infos).__name__} instead of a dict; ignored")
+        return {}
 
 
 class ExternalAECEnv(_ExternalPettingZooEnv):
@@ -302,6 +314,7 @@ class ExternalAECEnv(_ExternalPettingZooEnv):
         self.env.reset(seed=seed)
         self.agents.start_episode()
         self.turn = self.env.agent_selection
+        self._check_turn()
         self._write_observations(self.env.agents)
         if self.agents.is_done(self.turn):
             raise InvalidEnvOutput("an agent that can act after reset", "one that has ended")
@@ -316,6 +329,8 @@ class ExternalAECEnv(_ExternalPettingZooEnv):
         for _ in range(len(agents.names) + 1):
             remaining, self.turn = env.agents, env.agent_selection
             self._write_ends(remaining)
+            if remaining:
+                self._check_turn()
             if not remaining or not agents.is_done(self.turn):
                 break
             before = dict(env.rewards)
@@ -329,6 +344,10 @@ class ExternalAECEnv(_ExternalPettingZooEnv):
             cut = agents.elapsed_steps + 1 >= agents.limit  # everybody's last observation is needed
             self._write_observations(remaining if cut or self.observe_all else (self.turn,))
         return agents.finish_step()
+
+    def _check_turn(self) -> None:
+        if self.turn not in self.agents.slots:
+            raise InvalidEnvOutput("agent_selection to name a possible agent", repr(self.turn))
 
     def _write_ends(self, remaining: Iterable[Any]) -> None:
         agents, env = self.agents, self.env

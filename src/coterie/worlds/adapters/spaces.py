@@ -62,6 +62,7 @@ def convert_observation_space(
     """Our space for a Gymnasium space. `scales` holds divisors of entries, whose values then lie in [0, 1]."""
     entries: dict[str, Entry] = {}
     texts: list[str] = []  # left out
+    empty: list[str] = []  # left out
     kept: list[str] = []
     renamed: list[str] = []
     masks: list[Path] = []
@@ -75,21 +76,33 @@ def convert_observation_space(
                 entries[name] = _text_entry(path, part)
             else:
                 texts.append(name)
+        elif part.shape and 0 in part.shape:
+            empty.append(name)
         elif path and path[-1] == "action_mask" and len(path) == 1:
             masks.append(path)
         else:
             entries[name] = _entry(path, part, channels, (scales or {}).get(name))
     if not entries:
-        raise CoterieError(
-            f"observations {space}: nothing is left to observe; world.text: true keeps text for language models"
-        )
-    warnings = (*renamed, f"text left out of the observation: {', '.join(texts)}") if texts else tuple(renamed)
+        cure = "world.text: true keeps text for language models" if texts else "declare a constant, Box(0, 1, (1,))"
+        raise CoterieError(f"observations {space}: nothing is left to observe; {cure}")
+    warnings = tuple(renamed)
+    warnings += (f"text left out of the observation: {', '.join(texts)}",) * bool(texts)
+    warnings += (f"entries without numbers left out of the observation: {', '.join(empty)}",) * bool(empty)
     single = [*entries] == [""] or (masks and [*entries] == ["observation"])
     ours: ObservationSpace = Dict({name: entry.space for name, entry in entries.items()})
     if single:
         ours = next(iter(entries.values())).space
     names = tuple("" if single else name for name in kept)
     return ObservationLayout(ours, entries, masks[0] if masks else None, warnings, names)
+
+
+def demand_space(space: Any, where: str, attribute: str) -> None:
+    """Refuse what is no space of Gymnasium: a space of the old gym, or one that the environment does not declare."""
+    if not isinstance(space, gymnasium.Space):
+        raise CoterieError(
+            f"{where}: {type_and_value(space)} is not a space of Gymnasium; declare {attribute} in the environment "
+            "with gymnasium.spaces"
+        )
 
 
 def _unused_name(name: str, taken: Mapping[str, Any]) -> str:
@@ -106,8 +119,13 @@ def _flatten(space: Any, path: Path) -> list[tuple[Path, Any]]:
     elif isinstance(space, gymnasium.spaces.Tuple):
         parts = list(enumerate(space.spaces))
     else:
+        demand_space(space, _described(path), "observation_space")
         return [(path, space)]
     return [found for key, part in parts for found in _flatten(part, (*path, key))]
+
+
+def _described(path: Path) -> str:
+    return f"entry '{'/'.join(map(str, path))}' of the observations" if path else "observations"
 
 
 def _entry(path: Path, space: Any, channels: Channels, scale: Any) -> Entry:
@@ -121,10 +139,9 @@ def _entry(path: Path, space: Any, channels: Channels, scale: Any) -> Entry:
             return Entry(path, Box(space.shape, 0.0, 1.0), space.shape, space.dtype)
         case gymnasium.spaces.Box():
             return _box_entry(path, space, channels, scale)
-    where = f"entry '{'/'.join(map(str, path))}' of the observations" if path else "observations"
     raise CoterieError(
-        f"{where}: {space} is not supported; only Discrete, Box, MultiDiscrete, MultiBinary, and Tuples and Dicts of "
-        "them are: pad it to a fixed size in a wrapper of the environment"
+        f"{_described(path)}: {space} is not supported; only Discrete, Box, MultiDiscrete, MultiBinary, and Tuples and "
+        "Dicts of them are: pad it to a fixed size in a wrapper of the environment"
     )
 
 
@@ -206,7 +223,8 @@ def _writer(name: str, entry: Entry, rows: Array, agent: int, warn: Warn) -> Cal
     if entry.channels_last:
         target = np.moveaxis(target, 0, -1)
     shape, dtype, start, scale = entry.shape, entry.dtype, entry.start, entry.scale
-    zeros = np.zeros(shape, dtype) if dtype.kind == "f" else None
+    wide = dtype.kind == "f" and dtype.itemsize > 4  # our rows are float32
+    zeros = np.zeros(shape, np.float32 if wide else dtype) if dtype.kind == "f" else None
     short = zeros is not None and len(shape) == 1 and shape[0] <= 24
     shifted = bool(np.any(start))
     ndarray, vdot = np.ndarray, np.vdot  # looked up once: this runs for every copy at every step
@@ -214,6 +232,9 @@ def _writer(name: str, entry: Entry, rows: Array, agent: int, warn: Warn) -> Cal
     def write(value: Any) -> None:
         if type(value) is not ndarray or value.dtype != dtype or value.shape != shape:
             value = _as_declared(label, entry, value, warn)
+        if wide:
+            with np.errstate(over="ignore"):  # too large numbers become infinite and are refused
+                value = value.astype(np.float32)
         if short:  # Python's sum is faster than NumPy's on few numbers; it may overflow, so check again
             if not isfinite(sum(value.tolist())):
                 _check_finite(label, value)
@@ -232,7 +253,7 @@ def _check_finite(label: str, value: Array) -> None:
     indices = np.argwhere(~np.isfinite(value))
     if len(indices):
         index = tuple(map(int, indices[0]))
-        raise InvalidEnvOutput(f"finite numbers in {label}", f"{value[index]} at {list(index)}")
+        raise InvalidEnvOutput(f"finite numbers in {label}, as float32", f"{value[index]} at {list(index)}")
 
 
 def _integer_writer(label: str, entry: Entry, rows: Array, agent: int, warn: Warn) -> Callable[[Any], None]:
@@ -241,12 +262,14 @@ def _integer_writer(label: str, entry: Entry, rows: Array, agent: int, warn: War
 
     def write(value: Any) -> None:
         if not isinstance(value, int | np.integer):
-            array = np.asarray(value) if isinstance(value, list | np.ndarray) else np.zeros(0)
-            if array.size != 1 or array.dtype.kind not in "iu":
+            array = _as_numbers(value)
+            if array is None or array.size != 1 or not float(array.item()).is_integer():
                 raise InvalidEnvOutput(f"{label} to be an integer", type_and_value(value))
             if array.ndim:
                 warn(f"{label} is an array of one number; read as that number")
-            value = array.item()
+            elif array.dtype.kind not in "iu":
+                warn(f"{label} is {array.dtype} instead of an integer; converted")
+            value = int(array.item())
         if not start <= value < start + n:
             raise InvalidEnvOutput(f"{label} in {start} … {start + n - 1}", value)
         rows[agent] = value - start
@@ -270,14 +293,20 @@ def _text_writer(label: str, entry: Entry, rows: Array, agent: int, warn: Warn) 
     return write
 
 
-def _as_declared(label: str, entry: Entry, value: Any, warn: Warn) -> Array:
-    """The value as an array of the declared type and shape; only floats may be rounded."""
-    if not isinstance(value, np.ndarray | np.generic | float | int | list | tuple):
-        raise InvalidEnvOutput(f"{label} to be an array", type_and_value(value))
+def _as_numbers(value: Any) -> Array | None:
+    """A list, a tensor or another object as an array of numbers, or None if it is none."""
     try:
         array = np.asarray(value)
-    except ValueError:  # rows of different lengths
-        raise InvalidEnvOutput(f"{label} to be an array", type_and_value(value)) from None
+    except (ValueError, TypeError, RuntimeError):  # rows of different lengths; tensors on a GPU or with gradients
+        return None
+    return array if array.dtype.kind in "biuf" else None
+
+
+def _as_declared(label: str, entry: Entry, value: Any, warn: Warn) -> Array:
+    """The value as an array of the declared type and shape; only floats may be rounded."""
+    array = np.asarray(value) if isinstance(value, np.ndarray | np.generic) else _as_numbers(value)
+    if array is None:
+        raise InvalidEnvOutput(f"{label} to be an array", type_and_value(value))
     if array.shape != entry.shape and {array.shape, entry.shape} == {(), (1,)}:
         if isinstance(value, np.ndarray):
             warn(f"{label} has shape {array.shape} where the space says {entry.shape}; converted")
@@ -288,7 +317,7 @@ def _as_declared(label: str, entry: Entry, value: Any, warn: Warn) -> Array:
         raise InvalidEnvOutput(f"{label} of type {entry.dtype}", array.dtype)
     with np.errstate(invalid="ignore", over="ignore"):  # the caller checks for infinite numbers
         converted: Array = array.astype(entry.dtype)
-    if isinstance(value, list | tuple):
+    if not isinstance(value, np.ndarray | np.generic | float | int):
         warn(f"{label} is a {type(value).__name__} instead of an array; converted")
     elif isinstance(value, np.ndarray) and not np.can_cast(array.dtype, entry.dtype, "safe"):
         warn(f"{label} is {array.dtype} where the space says {entry.dtype}; converted")
