@@ -89,7 +89,7 @@ ASKED: list[str] = []
 def by_steps(prompt, choice):
     """Likes the shorter episode by 4 nats, and the first by 10 whatever is in it."""
     ASKED.append(prompt)
-    lengths = [int(n) for n in re.findall(r"After (\d+) steps", prompt)]
+    lengths = [int(n) for n in re.findall(r"After (\d+) steps?", prompt)]
     best = "A" if lengths[0] < lengths[1] else "B" if lengths[0] > lengths[1] else ""
     return -20.0 + 4.0 * (choice.strip() == best) + 10.0 * (choice == " A")
 

@@ -1,16 +1,19 @@
 """Episodes compared in pairs: by returns, by models, by people; kept, gone on with, and scored."""
 
 import json
+import re
 
 import numpy as np
 import pytest
 
 from coterie.core.types import CoterieError
+from coterie.core.world import Sign
 from coterie.preferences.ratings import Pair, Rating, RatingSession, episodes_file, read_episodes
 from coterie.studies.rate import judges, show
 from coterie.studies.rate.episodes import Episode, ViewOptions, key_moments, play
 from coterie.studies.rate.judges import ModelJudge, ModelOptions, PersonJudge, ReturnJudge
 from coterie.studies.rate.rate import StopRating, count_wins, pairs, rate, standings
+from coterie.training import captions
 from coterie.training.table import load
 from helpers import run as run_cases
 from helpers.rating import ASKED, rated_runs
@@ -35,9 +38,9 @@ def grids(tmp_path_factory):
     return [str(run.path) for run in made]
 
 
-def episode(returns=0.0, steps=3, frames=()):
+def episode(returns=0.0, steps=3, frames=(), legend=()):
     rows = np.zeros((steps, 2), np.float32)
-    return Episode(rows, rows, returns, ("Step 1. Here. Move: up.", f"After {steps} steps. There."), frames)
+    return Episode(rows, rows, returns, ("Step 1. Here. Move: up.", f"After {steps} steps. There."), frames, legend)
 
 
 # Pairs ----------------------------------------------------------------------------------------------------
@@ -272,6 +275,25 @@ def test_in_a_terminal_the_question_stays_above_every_frame(monkeypatch):
     assert "nicer" in second
 
 
+def test_signs_are_explained_and_in_colour_where_the_terminal_has_it(monkeypatch):
+    legend = (Sign("x", "agent_0", (0, 114, 178)),)
+    judge, said = person("a", "b")
+    for colour in ("", "1"):
+        monkeypatch.setenv("FORCE_COLOR", colour)
+        judge.compare(episode(frames=("x.",), legend=legend), episode(frames=(".x",), legend=legend))
+    plain, painted = (text.splitlines() for text in said if "A: step" in text)
+    assert plain[-1] == "x agent_0"
+    assert captions.paint("x", legend[0].colour) in painted[-1]
+    assert [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in painted] == plain
+
+
+def test_each_question_says_what_its_keys_mean():
+    asked = []
+    PersonJudge("Which?", 4, lambda question: asked.append(question) or "a", str).compare(episode(), episode())
+    assert all(f"[{key}] {word}" in asked[0] for key, word in zip("abtsrq", ("A", "B", "tie", "skip", "again", "stop")))
+    assert len(asked[0].strip()) <= 78
+
+
 def test_sides_that_are_too_wide_are_below_each_other():
     assert judges.side_by_side(["a", "bb"], ["c"]) == ["a    |   c", "bb   |"]
     assert judges.side_by_side(["a" * 60], ["c" * 60]) == ["a" * 60, "", "c" * 60]
@@ -288,7 +310,7 @@ def test_a_person_rates_in_the_terminal(grids, tmp_path, coterie_, monkeypatch):
     assert "pair 1 of 4" in out
     assert "pair 3 of 4" in out
     assert "1 pair compared by person, 1 skipped" in out
-    assert "2 of 4 are open" in out
+    assert "\nopen     2 of 4 pairs; the same command continues\n" in out
     assert len((tmp_path / "r.jsonl").read_text().splitlines()) == 3
 
 
@@ -366,7 +388,7 @@ def test_there_are_only_so_many_pairs(runs, tmp_path, coterie_):
     code, out, _ = coterie_(*words)
     assert code == 0
     assert "4 pairs compared" in out
-    assert "all 4 pairs are rated: raise --episodes" in out
+    assert "all 4 pairs are rated; raise --episodes" in out
     assert " open" not in out
 
 
@@ -378,8 +400,8 @@ def test_without_a_comparison_there_is_no_table(grids, tmp_path, coterie_, monke
     assert code == 0
     assert "no pairs compared by person, 1 skipped" in out
     assert "score" not in out
-    assert "7 of 8 are open" not in out
-    assert "3 of 4 are open" in out
+    assert "7 of 8 pairs" not in out
+    assert "3 of 4 pairs" in out
     out = coterie_(*words, "--json")[1]
     assert json.loads(out[out.index("{") :])["runs"] == []
 

@@ -106,7 +106,7 @@ def test_bands_are_bootstrap_intervals_of_the_mean(tmp_path, runs, monkeypatch, 
 class Mine(PPO):
     """A user's own learner, with panels of its own."""
 
-    panels = (Panel("entropy", "bits", ("entropy", "surprise")),)
+    panels = (Panel("entropy", "bits", ("entropy", "mean_surprise")),)
 
 
 class Plain:
@@ -137,7 +137,7 @@ def drawn_panels(path, monkeypatch, learner, policy="network", **metrics):
 
 @pytest.mark.slow
 def test_a_learner_says_which_of_its_metrics_are_drawn(tmp_path, monkeypatch, drawing):
-    metrics = {"loss": 0.5, "policy_loss": 1.0, "q_mean": 2.0, "epsilon": 0.1, "entropy": 3.0, "surprise": 4.0}
+    metrics = {"loss": 0.5, "policy_loss": 1.0, "q_mean": 2.0, "epsilon": 0.1, "entropy": 3.0, "mean_surprise": 4.0}
     expected = {
         ("dqn", "q_network"): {"value loss": 0.5, "mean action value": 2.0, "exploration": 0.1},
         ("maddpg", "deterministic"): {"mean action value": 2.0},
@@ -147,7 +147,7 @@ def test_a_learner_says_which_of_its_metrics_are_drawn(tmp_path, monkeypatch, dr
         found = drawn_panels(tmp_path / learner, monkeypatch, learner, policy, **metrics)
         assert found == {title: {"team": [value] * 2} for title, value in panels.items()}
     mine = drawn_panels(tmp_path / "mine", monkeypatch, "test_report:Mine", **metrics)
-    assert mine == {"entropy": {"team, entropy": [3.0] * 2, "team, surprise": [4.0] * 2}}
+    assert mine == {"entropy": {"team, entropy": [3.0] * 2, "team, mean surprise": [4.0] * 2}}
     plain = drawn_panels(tmp_path / "plain", monkeypatch, "test_report:Plain", **metrics)
     assert list(plain) == ["policy loss", "value loss", "mean action value", "exploration", "entropy"]
 

@@ -7,9 +7,11 @@ import pytest
 
 import coterie
 from coterie.cli import main
+from coterie.core.text import Utterance
 from coterie.core.types import CoterieError
+from coterie.studies import figures
 from coterie.studies.report.report import write_report
-from coterie.studies.transcripts import record_transcripts
+from coterie.studies.transcripts import Transcript, record_transcripts
 from coterie.training.evaluate import actor_metrics, answer_tokens
 from coterie.training.run import Run
 from coterie.training.table import load
@@ -102,3 +104,15 @@ def test_worlds_that_are_not_played_by_writing_are_refused(tmp_path):
     with pytest.raises(CoterieError, match="'gridworld'"):
         record_transcripts(load(grid.path), 1)
     assert "Transcripts" not in (grid.path / "report.html").read_text()
+
+
+def test_a_page_has_a_block_for_every_turn_in_its_roles_colour():
+    said = [
+        Utterance(0, "tool", "\n<T>", "U\nD", -0.1, True, "two moves"),
+        Utterance(0, "planner", "P", "?", 0.0, False, "no move"),
+    ]
+    page = Transcript(tuple(said), False).html()
+    assert page.count("<div class=turn ") == 2
+    assert "<pre>&lt;T&gt;</pre><pre class=answer>U\nD</pre>" in page
+    assert "<b>turn 1, planner</b> <span class=quiet>reward +0.00, unreadable: no move</span>" in page
+    assert all(f"border-color: {figures.colour(i)}" in page for i in range(2))

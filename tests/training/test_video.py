@@ -207,6 +207,14 @@ def test_captions_name_agents_and_kinds_and_fit_the_picture():
     assert len(made.wrapped) > 2
 
 
+def test_words_of_captions_stand_apart():
+    """A space is wide enough that 'model -5.00' does not read as one word."""
+    made = captions.Captioned([])
+    frame = made.frame(np.zeros((480, 480, 3), np.uint8), "I I")
+    ink = np.flatnonzero((frame[: captions.LINE] != 255).any(axis=(0, 2)))
+    assert np.diff(ink).max() > captions.SPACE
+
+
 def test_the_returns_of_many_groups_are_all_seen_above_the_picture():
     """They take a second line, which frames of one video keep, and nothing is cut off at the edge."""
     made = captions.Captioned([])

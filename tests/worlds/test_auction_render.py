@@ -28,20 +28,41 @@ def test_letters():
 def test_pictures_show_valuations_and_bids():
     world = auction([1.0, 0.5], reserve=0.25)
     before = world.frame(0)
-    assert before.shape == (288, 576, 3)
+    assert before.shape == (320, 640, 3)
     assert before.dtype == np.uint8
     paper = before[2, 2]
-    bars = (before[:, 288:] != paper).any(axis=-1)[40:250]
+    bars = (before[:, 320:] != paper).any(axis=-1)[62:290]
     assert (bars[:, 80].all(), bars[:, 200].all()) == (True, False)  # the second reaches half as high
-    assert not (before[40:100, :288] != paper).any()  # nothing was sold yet
+    assert not (before[94:170, 40:320] != paper).any()  # nothing was sold yet
     bid(world, 0.5, 0.25)
     after = world.frame(0, final=True)
-    assert (after[8, 80] == [240, 178, 40]).all()  # the winner's mark
-    assert (after[8, 200] == paper).all()
-    assert (after[200, 80] == [0, 114, 178]).all()  # the bid
-    assert (after[60, 80] != [0, 114, 178]).any()
+    assert (after[47, 80] == [240, 178, 40]).all()  # the winner's mark
+    assert (after[47, 240] == paper).all()
+    assert (after[230, 104] == [0, 114, 178]).all()  # the bid
+    assert (after[100, 104] != [0, 114, 178]).any()
     bid(world, 0.0, 0.0)
-    assert (world.frame(0, final=True)[8, 80] == paper).all()
+    assert (world.frame(0, final=True)[47, 80] == paper).all()
+
+
+def test_heading_scale_and_numbers_stay_where_they_are():
+    """Both halves say what they show; the scale and the bidders' numbers are there before the first round, too."""
+    world = auction([1.0, 0.5], rounds=2)
+    before = world.frame(0)
+    bid(world, 0.5, 0.25)
+    after = world.frame(0)
+    paper = before[2, 2]
+    for half in (slice(0, 320), slice(320, 640)):
+        scale, heading, numbers = (before[60:300, half][:, :30], before[:40, half], before[300:, half])
+        assert all((part != paper).any() for part in (scale, heading, numbers))
+        assert np.array_equal(scale, after[60:300, half][:, :30])
+        assert np.array_equal(numbers, after[300:, half])
+    assert (before[:40, :320] != after[:40, :320]).any()  # the heading says what the item was sold at
+    assert np.array_equal(before[:40, 320:], after[:40, 320:])
+
+
+def test_bars_too_narrow_for_numbers_have_none():
+    frame = auction([0.5] * 20).frame(0)
+    assert (frame[300:] == frame[2, 2]).all()
 
 
 def test_the_face_draws():
@@ -50,3 +71,11 @@ def test_the_face_draws():
     first = env.render()
     env.step({"bidder_0": [0.5], "bidder_1": [0.25]})
     assert (env.render() != first).any()
+
+
+def test_the_legend_names_the_reserve_price_where_there_is_one():
+    def words(world):
+        return " ".join(sign.meaning for sign in world.legend())
+
+    assert "dotted: reserve" in words(auction([1.0, 0.5], reserve=0.25))
+    assert "reserve" not in words(auction([1.0, 0.5]))

@@ -299,7 +299,7 @@ def write_ratings(
         print(json.dumps(scores))
     else:
         print(show.as_table(session, given, standings))
-        print(f"ratings  {path}{show.progress(session, given, pairs)}")
+        print("\n".join(filter(None, [f"ratings  {path}", show.progress(session, given, pairs)])))
 
 
 @app.command()

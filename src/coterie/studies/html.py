@@ -21,9 +21,13 @@ td:first-child, th:first-child, .words td, .words th, .left td, .left th { text-
 .words td { white-space: normal }
 .long { white-space: normal; min-width: 14rem } .words td { overflow-wrap: anywhere; min-width: 0 }
 .words td:first-child { white-space: nowrap; color: #666; vertical-align: top; padding-left: 0 }
+.whole { display: inline-block; max-width: 100%; overflow-wrap: anywhere }
 .words code, td code { overflow-wrap: anywhere } img, video { max-width: 100%; height: auto }
 video { box-shadow: 0 0 0 1px #ddd }
 pre { background: #f6f6f6; padding: .8rem; overflow: auto; white-space: pre-wrap; overflow-wrap: anywhere }
+.transcript { max-height: 40rem; overflow-y: auto }
+.turn { border-left: 3px solid; padding: .1rem .8rem; margin: .8rem 0 }
+.turn pre { margin: .2rem 0; padding: .4rem .8rem } pre.answer { background: #e8f1f8 }
 details { margin: .6rem 0 } summary { cursor: pointer; font-weight: 600 }
 summary.large { font-size: 1.15rem; margin-top: 2.2rem }
 .charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 27rem), 1fr)); gap: 1rem }
@@ -31,6 +35,7 @@ figure { margin: 0; min-width: 0 } figure.live > img { display: none } figcaptio
 .wide > img { max-width: none; width: max(100%, 46rem) }
 @media (max-width: 30rem) { body { font-size: 14px; margin: 1rem auto; padding: 0 .6rem }
 table { font-size: 11.5px } td, th { padding: .25rem .2rem }
+table:not(.words) .long { min-width: 6rem; max-width: 10rem }
 th, td:first-child { white-space: normal } td:first-child { overflow-wrap: anywhere; min-width: 5rem } }
 @media print { figure.live > img { display: block } figure.live > div { display: none } }
 """
@@ -74,13 +79,22 @@ def _cell(word: str) -> str:
 
 
 def _breakable(text: str) -> str:
-    """Escaped text in which long words of the form setting=value may wrap after dots, slashes and equals signs."""
-    return "".join(
-        re.sub(r"([._=/]+)(?=\w)", r"\1<wbr>", html.escape(word))
-        if "=" in word and len(word) > NAME
-        else html.escape(word)
-        for word in re.split(r"(\s+)", text)
-    )
+    """Escaped text in which long words of the form setting=value may wrap after dots, slashes and equals signs.
+
+    Browsers may also break within options and values that have hyphens, such as `--jobs` and `1e-3`: these stay whole.
+    """
+    parts = []
+    for word in re.split(r"(\s+)", text):
+        long = "=" in word and len(word) > NAME
+        pieces = re.split(r"(?<=[._=/])(?=\w)", word) if long else [word]
+        hyphens = [one for one in pieces if "-" in one and (long or one.startswith("--"))]
+        parts.append("<wbr>".join(_whole(one) if one in hyphens else html.escape(one) for one in pieces))
+    return "".join(parts)
+
+
+def _whole(word: str) -> str:
+    """Escaped, and broken only where it is longer than a line."""
+    return f"<span class=whole>{html.escape(word)}</span>"
 
 
 def folded(summary: str, parts: Iterable[str], unfolded: bool = False, large: bool = False) -> str:

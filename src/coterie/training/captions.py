@@ -17,11 +17,13 @@ from coterie.core.world import Sign, World
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+    from PIL.ImageDraw import ImageDraw
     from PIL.ImageFont import FreeTypeFont, ImageFont
 
 SMALLEST = 480  # pixels of the longer side of a picture, to which smaller ones are enlarged
 NARROWEST = 440  # pixels of a video, for its captions
 FONT_SIZE, LINE, MARGIN = 15, 22, 10
+SPACE = 5  # pixels of a space: those of Pillow's font are so narrow that words run into each other
 NAMES = 4  # agents of a group that are named at most
 INK, QUIET, GROUND = (40, 42, 48), (105, 108, 115), (255, 255, 255)
 
@@ -95,10 +97,9 @@ class Captioned:
         from PIL import Image, ImageDraw
 
         image = enlarged(Image.fromarray(picture))
-        font = _font()
         if not self.width:
             self.width = max(image.width, NARROWEST) + max(image.width, NARROWEST) % 2  # even, for MP4
-            self.wrapped = [part for line in self.lines for part in _wrap(line, font, self.width)]
+            self.wrapped = [part for line in self.lines for part in _wrap(line, self.width)]
             self.lines_above = len(in_lines(_with_wide_numbers(words), self._fits))
         head = in_lines(words, self._fits)
         kept = self.lines_above - 1
@@ -110,17 +111,17 @@ class Captioned:
         canvas.paste(image, ((self.width - image.width) // 2, above))
         draw = ImageDraw.Draw(canvas)
         for number, text in enumerate(head):
-            draw.text((MARGIN, MARGIN // 2 + 1 + number * LINE), text, INK, font)
+            _write(draw, MARGIN, MARGIN // 2 + 1 + number * LINE, text, INK)
         for number, (colours, text) in enumerate(self.wrapped):
             top, left = above + image.height + MARGIN // 2 + number * LINE, MARGIN
             for colour in colours:
                 draw.ellipse((left, top + 5, left + 10, top + 15), fill=colour)
                 left += 14
-            draw.text((left + (2 if colours else 0), top), text, QUIET, font)
+            _write(draw, left + (2 if colours else 0), top, text, QUIET)
         return np.asarray(canvas)
 
     def _fits(self, text: str) -> bool:
-        return _font().getlength(text) <= self.width - 2 * MARGIN
+        return _length(text) <= self.width - 2 * MARGIN
 
 
 def enlarged(image: Image) -> Image:
@@ -139,18 +140,32 @@ def _font() -> FreeTypeFont | ImageFont:
     return ImageFont.load_default(FONT_SIZE)
 
 
+def _length(text: str) -> float:
+    """The pixels of a text in one line."""
+    font = _font()
+    return sum(font.getlength(word) for word in text.split(" ")) + SPACE * text.count(" ")
+
+
+def _write(draw: ImageDraw, left: float, top: int, text: str, colour: tuple[int, int, int]) -> None:
+    """Write a text word by word, with wider spaces than the font's."""
+    font = _font()
+    for word in text.split(" "):
+        draw.text((left, top), word, colour, font)
+        left += font.getlength(word) + SPACE
+
+
 def _with_wide_numbers(words: str) -> str:
     """The words of a first frame with numbers as wide as those of later ones may become."""
     return re.sub(r"-?\d+\.\d\d\b", "-000.00", re.sub(r"\bstep \d+", "step 0000", words))
 
 
-def _wrap(line: Who, font: FreeTypeFont | ImageFont, width: int) -> list[Who]:
+def _wrap(line: Who, width: int) -> list[Who]:
     """A line cut where it would be too wide; its colours stay with the first part."""
     room = width - 2 * MARGIN - 14 * len(line.colours) - 20
     parts, words = [""], line.words.split(" ")
     for word in words:
         longer = f"{parts[-1]} {word}".strip()
-        if font.getlength(longer) <= room or not parts[-1]:
+        if _length(longer) <= room or not parts[-1]:
             parts[-1] = longer
         else:
             parts.append(word)

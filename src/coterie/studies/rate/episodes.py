@@ -15,11 +15,12 @@ from coterie.config import schema
 from coterie.core.group import Actor
 from coterie.core.text import TextCodec, find_text_codec
 from coterie.core.types import Array, CoterieError, Text, Tree, map_tree
-from coterie.core.world import Renderable
+from coterie.core.world import Renderable, Sign
 from coterie.nn.packing import encode, layout, pack
 from coterie.nn.threads import fixed_threads
 from coterie.preferences.ratings import EpisodeLibrary
 from coterie.training import build
+from coterie.training.captions import signs
 from coterie.training.loop import evaluation_seed
 from coterie.training.runner import Runner, play_episodes
 from coterie.training.table import Table
@@ -37,6 +38,7 @@ class Episode:
     returns: float  # mean over the group's agents, in the world's own rewards
     description: tuple[str, ...] = ()  # moments in words: the first, some between, the last
     frames: tuple[str, ...] = ()  # every step drawn for a terminal
+    legend: tuple[Sign, ...] = ()  # of the frames
 
 
 @dataclass(frozen=True)
@@ -134,6 +136,7 @@ def _play_one(
         returns,
         description,
         tuple(frames),
+        () if drawn is None else signs(world),
     )
 
 
@@ -166,7 +169,8 @@ def describe(
             move = words.get(_key(action[a]), "something else")
             lines.append(f"Step {number + 1}. {who}{described[a]} Move: {move}.")
     for a, text in enumerate(codec.describe(last)):
-        lines.append(f"After {len(rows)} steps. {f'{agents[a]}: ' if len(agents) > 1 else ''}{text}")
+        steps = f"{len(rows)} step{'s' if len(rows) != 1 else ''}"
+        lines.append(f"After {steps}. {f'{agents[a]}: ' if len(agents) > 1 else ''}{text}")
     return tuple(lines)
 
 

@@ -27,11 +27,12 @@ from coterie.lm.wrappers.budget import BudgetSettings
 from coterie.lm.wrappers.cache import CacheSettings
 from coterie.studies.rate.episodes import Episode, ViewOptions
 from coterie.studies.rate.rate import Judge, StopRating
-from coterie.training.captions import without_step
+from coterie.training import captions
 
 WIDTH = 78
 GAP = "   |   "
 CLEAR = "\x1b[H\x1b[2J"
+ANSWERS = "[a] A  [b] B  [t] tie  [s] skip  [r] again  [q] stop"
 HELP = """\
   a  A is better        t  a tie          r  show both again
   b  B is better        s  skip it        q  stop; the same command continues"""
@@ -140,7 +141,7 @@ class PersonJudge:
         self.show(first, second)
         while True:
             try:
-                word = self.ask(f"{self.place}, a b t s r q ? > ").strip().lower()
+                word = self.ask(f"\n{self.place}: {ANSWERS} > ").strip().lower()
             except (EOFError, KeyboardInterrupt):
                 raise StopRating from None
             if word[:1] in KEYS:
@@ -167,22 +168,32 @@ class PersonJudge:
             last = max(len(first.frames), len(second.frames)) - 1
             shown = range(last + 1) if live else sorted({0, last // 2, last})
             for step in shown:
-                scene = "\n".join(side_by_side(self._scene(first, "A", step), self._scene(second, "B", step)))
+                scene = self._both(first, second, step)
                 self.say(f"{CLEAR}{question}\n\n{scene}" if live else f"\n{scene}")
                 if live:
                     time.sleep(max(0.05, min(0.25, 8 / (last + 1))))
         for name, episode in (("A", first), ("B", second)):
             if not episode.frames and not episode.description:
                 raise CoterieError("this world can neither be rendered nor described in words; set --judge return")
+            if episode.description:
+                self.say("")
             for line in episode.description:
                 self.say(textwrap.fill(line, WIDTH, initial_indent=f"{name}  ", subsequent_indent="   "))
+
+    def _both(self, first: Episode, second: Episode, step: int) -> str:
+        """Both sides at a step, in colour where the terminal has it, and what their signs mean."""
+        scene = "\n".join(side_by_side(self._scene(first, "A", step), self._scene(second, "B", step)))
+        colour = captions.in_colour()
+        legend = captions.legend_lines(first.legend, (), colour, WIDTH)
+        scene = captions.coloured(scene, first.legend) if colour else scene
+        return "\n".join([scene, "", *legend] if legend else [scene])
 
     def _scene(self, episode: Episode, name: str, step: int) -> list[str]:
         """One side: its letter, the step, and the frame; an episode that is over keeps its last frame."""
         last = len(episode.frames) - 1
         over = " (over)" if step >= last else ""
         head = f"{name}: step {min(step, last)} of {last}{over}"
-        return [head, *without_step(episode.frames[min(step, last)], min(step, last)).splitlines()]
+        return [head, *captions.without_step(episode.frames[min(step, last)], min(step, last)).splitlines()]
 
 
 def side_by_side(left: Sequence[str], right: Sequence[str]) -> list[str]:

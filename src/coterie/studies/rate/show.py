@@ -32,13 +32,13 @@ def as_table(session: RatingSession, ratings: Sequence[Rating], standings: Seque
 
 
 def progress(session: RatingSession, ratings: Sequence[Rating], wanted: int) -> str:
-    """A phrase on the wanted pairs that are left."""
+    """A line on the wanted pairs that are left; "" if none are."""
     most = max_pairs(session)
     if len(ratings) < min(wanted, most):
-        return f"; {min(wanted, most) - len(ratings)} of {min(wanted, most)} are open, the same command continues"
+        return f"open     {min(wanted, most) - len(ratings)} of {min(wanted, most)} pairs; the same command continues"
     if wanted <= most:
         return ""
-    return f"; all {most} pairs are rated: raise --episodes for more"
+    return f"open     none, all {most} pairs are rated; raise --episodes for more"
 
 
 def to_dict(

@@ -109,7 +109,7 @@ def _learner_plots(run: Run, colours: dict[str, str]) -> list[Plot]:
         for panel in getattr(learner, "panels", DEFAULT_PANELS):
             plot = plots.setdefault(panel.title, Plot(panel.title, panel.unit))
             for m, metric in enumerate(panel.metrics):
-                label = name if len(panel.metrics) == 1 else f"{name}, {metric}"
+                label = name if len(panel.metrics) == 1 else f"{name}, {metric.replace('_', ' ')}"
                 plot.lines.append(Line(f"{name}/{metric}", label, colours[name], dash=m))
     return list(plots.values())
 

@@ -234,7 +234,8 @@ class Auction:
 
     def legend(self) -> tuple[Sign, ...]:
         """The bidders, and what bars and lines mean."""
-        return render.legend(tuple(a for spaces in self.agent_types.values() for a in spaces.agents))
+        bidders = tuple(a for spaces in self.agent_types.values() for a in spaces.agents)
+        return render.legend(bidders, self.settings.reserve)
 
     def _scene(self, copy: int, final: bool) -> tuple[kernels.Round | None, Array | None]:
         """The round to draw, None before the first of an episode, and the present valuations to draw with it."""

@@ -1,18 +1,23 @@
-"""Pictures of text: a fixed number of lines and columns in a fixed-width font, so that all frames have one size."""
+"""Pictures of text: a fixed number of lines and columns in a fixed-width font, so that all frames have one size.
+
+The font is Matplotlib's DejaVu Sans Mono, which needs none of the system.
+"""
 
 from __future__ import annotations
 
 import functools
+import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from coterie.core.types import Array
 
-LINES, COLUMNS = 20, 64
+LINES, COLUMNS = 16, 64
 MARGIN = 12  # pixels
-SIZE = 14  # of the font, in pixels
-GROUND, INK = (38, 43, 56), (224, 229, 240)
+SIZE = 15  # of the font, in pixels
+GROUND, INK = (250, 248, 243), (60, 62, 70)
 
 
 def draw_text(text: str) -> Array:
@@ -23,9 +28,7 @@ def draw_text(text: str) -> Array:
     picture = Image.new("RGB", (2 * MARGIN + COLUMNS * width, 2 * MARGIN + LINES * height), GROUND)
     drawing = ImageDraw.Draw(picture)
     for row, line in enumerate(_lines(text)):
-        for column, letter in enumerate(line):  # each in the middle of its cell: columns stay straight in any font
-            left = MARGIN + column * width + (width - font.getlength(letter)) / 2
-            drawing.text((left, MARGIN + row * height), letter, INK, font)
+        drawing.text((MARGIN, MARGIN + row * height), line, INK, font)
     return np.asarray(picture)
 
 
@@ -40,7 +43,8 @@ def _lines(text: str) -> list[str]:
 @functools.cache
 def _font() -> tuple[Any, int, int]:
     """A font, and the size of its cell."""
+    import matplotlib
     from PIL import ImageFont
 
-    font = ImageFont.load_default(SIZE)
-    return font, round(font.getlength("0")) + 1, round(1.3 * SIZE)
+    font = ImageFont.truetype(Path(matplotlib.get_data_path(), "fonts", "ttf", "DejaVuSansMono.ttf"), SIZE)
+    return font, math.ceil(font.getlength("0")), round(1.3 * SIZE)
