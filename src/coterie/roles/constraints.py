@@ -300,7 +300,7 @@ class ConstrainedPreference:
 
 
 def _broke(verdicts: RuleJudgements, action: Array) -> Array:
-    """Which of the actions `[R]` broke a rule."""
+    """Return which of the actions `[R]` broke a rule."""
     return np.take_along_axis(verdicts.broken, action[:, None], axis=1)[:, 0]
 
 

@@ -172,7 +172,7 @@ class Training:
         return found
 
     def counters(self) -> dict[str, dict[str, Counter]]:
-        """What policies, advisors and shields have counted, by group, those in child processes included."""
+        """Counters of policies, advisors and shields, by group, those in child processes included."""
         elsewhere = self.workers.metrics()
         found = {g.name: merge_counters([g.actor.metrics(), elsewhere.get(g.name, {})]) for g in self.groups}
         for name, surplus in self.surplus.items():
@@ -344,7 +344,7 @@ class Training:
 
 
 def advice_counts(counters: Counters) -> dict[str, list[float]]:
-    """What advisors have counted since the run began: totals and weights of means, totals alone of counts.
+    """Counters of advisors since the run began: totals and weights of means, totals alone of counts.
 
     Advisors restore what they counted, and every process has its own. Resumed with another number of processes, more or
     fewer of them restore the same counts.
