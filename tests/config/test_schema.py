@@ -268,6 +268,8 @@ REFUSALS = {
     # missing
     "world=null": "world.name: required setting is missing; one of gridworld, tictactoe",
     "groups=null": "groups: at least one group is needed",
+    "groups={a/b: {learner: ppo}}": "groups: a group's name has no '/' and does not begin with '.', got 'a/b'",
+    "groups={..: {learner: ppo}}": "groups: a group's name has no '/' and does not begin with '.', got '..'",
     "train.stop.episodes=3": "train.stop.return_mean: required setting is missing",
     "groups.team.policy.checkpoint=best": "groups.team.policy.checkpoint: no such setting",
     # mistyped

@@ -15,7 +15,7 @@ from coterie.policies.network import OWN_LOG_PROB
 from coterie.roles.advisor import SourcedAdvisor
 from coterie.training.runner import Runner
 from helpers.advisor import TABLE, advisor, grid, noted, played, seen
-from helpers.ppo import make_learner
+from helpers.ppo import make_learner, watch
 from helpers.run import written
 from helpers.small_worlds import Bandit, generator, joint, network, spec_in
 
@@ -146,6 +146,24 @@ def test_a_mixtures_ratios_are_to_the_mixture(path):
     found = group.learner.learn(own, joint(own), generator())
     assert found["kl"] < 1e-7
     assert found["clip_fraction"] == 0
+
+
+def test_a_mixtures_actions_count_by_the_policys_own_probability():
+    """So that means over actions are the policy's own: without weights the mean action is the mixture's."""
+    world = Bandit(Discrete(2), lambda action: action * 0.0, num_envs=4096)
+    made = SourcedAdvisor(AskSettings(), UseSettings("mixture", strength=0.6, final=0.6), 0.0, spec_in(world), Wrong())
+    where = dataclasses.replace(spec_in(world), advice=made.advice_use)
+    policy = network(where)
+    one = make_learner(where, policy=policy)
+    seen = watch(one)
+    runner = Runner(world, [Actor(where, policy, advisor=made)], seed=0)
+    own = runner.play(4, 0, 0.0).experiences["team"]
+    own_probability = np.exp(policy.log_probs(runner.view(runner.actors[0]))[0, 0, 1])
+    one.learn(own, joint(own), generator())
+    weight, good = (np.concatenate([getattr(s.part, name)[0] for s in seen[:4]]) for name in ("importance", "action"))
+    assert good.mean() == pytest.approx(0.4 * own_probability, abs=0.02)
+    assert (weight * good).mean() == pytest.approx(own_probability, abs=0.02)
+    assert weight.mean() == pytest.approx(1, abs=0.02)
 
 
 @pytest.mark.parametrize("words", [(), ("groups.team.parameters=individual",)])

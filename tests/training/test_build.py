@@ -377,6 +377,17 @@ def test_a_seated_run_must_be_one(tmp_path):
         seated(tmp_path, Nowhere)
 
 
+def test_a_group_that_plays_with_its_own_policy_is_refused(tmp_path, earlier):
+    text = f"{RIVALS}  team: {{agents: 'agent_*', policy: {{run: '{earlier[0].path}'}}}}"
+    run = Run.create(tmp_path / "run", schema.load(str(written(tmp_path / "a.yaml", text))))
+    itself = [f"groups.team.policy.run={run.path}", "train.total_steps=512"]
+    with pytest.raises(ConfigError, match="'team' would play with its own policy"):
+        coterie.resume(run.path, itself, quiet=True)
+    written(run.config_file, run.config_file.read_text().replace(str(earlier[0].path), str(run.path)))
+    with pytest.raises(ConfigError, match=r"group 'team' of .* plays with its own policy"):
+        build.build_groups(run.config(), build.build_world(run.config().world, 2))
+
+
 def test_a_seated_run_is_found_from_any_directory(tmp_path, earlier, monkeypatch):
     monkeypatch.chdir(earlier[0].path.parent)
     text = f"""

@@ -375,6 +375,9 @@ def resolve(layer: dict[str, Any], experiment: str) -> Config:
         raise ConfigError("groups: at least one group is needed, for example groups: {team: {agents: 'agent_*'}}")
     if SHORT_FORM in groups:
         raise ConfigError(f"groups: expected groups by name, got {groups[SHORT_FORM]!r}")
+    for name in map(str, groups):
+        if "/" in name or name.startswith("."):  # files and metrics are named by groups
+            raise ConfigError(f"groups: a group's name has no '/' and does not begin with '.', got '{name}'")
     train = settings_from(TrainSettings, layer.get("train") or {}, "train")
     if train.stop is not None and train.stop.group not in (None, *groups):
         raise ConfigError(f"train.stop.group: no group '{train.stop.group}'; there are {', '.join(map(str, groups))}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import fnmatch
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -210,6 +211,7 @@ def build_run_actor(chosen: SeatedRun, group_spec: GroupSpec, world: World, lear
     from coterie.training import run
 
     try:
+        refuse_circle(chosen, group_spec)
         directory = run.Run.open(chosen.run)
         earlier = directory.config()
         name = source_group(chosen, group_spec, earlier)
@@ -271,6 +273,23 @@ def inherited_advisor_and_shield(group: GroupConfig, group_spec: GroupSpec) -> t
     if advisor is None or advisor.in_evaluation:
         return advised, parts
     return group_spec, {name: part for name, part in parts.items() if name != "advisor"}  # it advised only the learner
+
+
+def refuse_circle(chosen: Part | SeatedRun, group_spec: GroupSpec) -> None:
+    """Refuse a policy of an earlier run that comes from itself, run by run."""
+    from coterie.training import run
+
+    seen: set[tuple[Path, str]] = set()
+    while isinstance(chosen, SeatedRun):
+        earlier = run.Run.open(chosen.run).config()
+        place = (Path(chosen.run).resolve(), source_group(chosen, group_spec, earlier))
+        if place in seen:
+            raise ConfigError(
+                f"groups.{group_spec.group}.policy: group '{place[1]}' of '{chosen.run}' plays with its own policy; "
+                "name another run or group"
+            )
+        seen.add(place)
+        chosen = earlier.groups[place[1]].policy
 
 
 def source_group(chosen: SeatedRun, group_spec: GroupSpec, earlier: Config) -> str:

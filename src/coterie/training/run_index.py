@@ -111,7 +111,7 @@ def describe(run: Run) -> Listed:
 
 
 def _unless_damaged(run: Run, read: Callable[[Run], Read]) -> Read | None:
-    """What is read from a run's file; None with a warning where it is damaged."""
+    """Read one of a run's files; None with a warning where it is damaged."""
     try:
         return read(run)
     except CoterieError as error:

@@ -44,6 +44,7 @@ def resume(
     """Go on with a run from its newest intact checkpoint; False when it had already finished."""
     run = Run.open(path)
     settings = run.config(overrides)
+    refuse_own_policies(run, settings)
     summary = run.summary()
     if summary is not None:
         solved = entry(run, summary, "solved") and settings.train.stop == run.config().train.stop
@@ -57,3 +58,14 @@ def resume(
         log.warning("'%s' has no intact checkpoint left; it starts anew from its config", path)
     run_training(settings, run, state, quiet=quiet, report=report)
     return True
+
+
+def refuse_own_policies(run: Run, settings: schema.Config) -> None:
+    """Refuse a group that would play with its own policy of the same run: there would be none any more."""
+    for name, group in settings.groups.items():
+        chosen = group.policy
+        if not isinstance(chosen, schema.SeatedRun) or (chosen.group or name) != name:
+            continue
+        if Path(chosen.run).resolve() == run.path.resolve():
+            cure = "name another run or group"
+            raise schema.ConfigError(f"groups.{name}.policy: '{name}' would play with its own policy; {cure}")
