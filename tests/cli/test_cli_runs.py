@@ -56,6 +56,13 @@ def test_list_is_also_a_command(coterie_, two_runs):
     assert (code, [one["path"] for one in json.loads(out)]) == (0, ["runs/deep/b"])
 
 
+def test_a_directory_without_its_option_is_answered_with_the_option(coterie_, two_runs):
+    code, _, err = coterie_("runs", "runs/deep")
+    assert (code, "coterie runs --in runs/deep" in err) == (2, True)
+    code, _, err = coterie_("runs", "nowhere")
+    assert (code, "No such command 'nowhere'" in err) == (2, True)
+
+
 def test_runs_inside_runs_are_no_runs_of_their_own(coterie_, two_runs):
     fabricate(two_runs / "a" / "exploit" / "team")
     assert listed(coterie_) == ["runs/a", "runs/deep/b"]
@@ -70,7 +77,8 @@ def test_lists_can_be_filtered(coterie_, two_runs):
     code, _, err = coterie_("runs", "--state", "done")
     assert (code, err) == (1, "coterie: --state: expected finished, running, stopped, got 'done'\n")
     code, _, err = coterie_("runs", "--in", "nowhere")
-    assert (code, err) == (1, "coterie: 'nowhere' is not a directory; name one with runs below it\n")
+    assert code == 1
+    assert err.startswith("coterie: 'nowhere' is not a directory; name one with runs below it: coterie runs --in ")
 
 
 def test_a_run_whose_config_cannot_be_read_is_listed(coterie_, two_runs):

@@ -8,6 +8,7 @@ import pytest
     ("words", "said"),
     [
         (("policy", "network", "hidden=[4]", "--world", "tag"), "network: passes the conformance tests in tag: "),
+        (("policy", "random", "--world", "gymnasium/CartPole-v1"), "in gymnasium/CartPole-v1: agent (1 agent)"),
         (("policy", "expert", "--world", "gridworld:grid_size=4"), "expert: passes the conformance tests in gridworld"),
         (("learner", "dqn", "batch_size=8", "--world", "spread"), "dqn with q_network: passes"),
         (

@@ -33,7 +33,7 @@ def check_policy_in(name: str, overrides: Sequence[str], world: str, random_gree
         masked = has_masks(made, spec)
         for there in (made,) if bound else (None, made):  # views drawn from the spaces, and the world's own
             check_policy(lambda where: policy_of(part, where, made), spec, masked, not free, there)
-        checked.append(f"{spec.agent_type} ({len(spec.agents)} agents)")
+        checked.append(f"{spec.agent_type} ({_count(spec)})")
     return f"{name}: passes the conformance tests in {world}: {', '.join(checked)}"
 
 
@@ -54,7 +54,7 @@ def check_learner_in(name: str, overrides: Sequence[str], policy: str | None, wo
             policy_of(taught, spec, made)
         masked = has_masks(made, spec)
         check_learner(lambda where: learner_of(taught, part, where, made), spec, masked, replays)
-        checked.append(f"{spec.agent_type} ({len(spec.agents)} agents)")
+        checked.append(f"{spec.agent_type} ({_count(spec)})")
     return f"{name} with {taught.name}: passes the conformance tests in {world}: {', '.join(checked)}"
 
 
@@ -125,3 +125,7 @@ def learner_of(policy: Part, learner: Part, spec: GroupSpec, world: World) -> Le
     actor = build.build_actor(group, spec, world)
     made: Learner = build.build_learner(group, actor, build.build_preference(group, actor.group_spec))
     return made
+
+
+def _count(spec: GroupSpec) -> str:
+    return f"{len(spec.agents)} agent{'s' if len(spec.agents) != 1 else ''}"

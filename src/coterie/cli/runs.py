@@ -6,7 +6,7 @@ import dataclasses
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,7 +16,17 @@ if TYPE_CHECKING:
     from coterie.training.run import Run
     from coterie.training.run_index import Listed
 
-runs_app = typer.Typer(cls=Commands, help="List, tag, archive and delete runs.", invoke_without_command=True)
+
+class RunCommands(Commands):
+    """Answers `coterie runs DIRECTORY` with the option that takes it."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args and self.get_command(ctx, args[0]) is None and Path(args[0]).is_dir():
+            ctx.fail(f"to list the runs below '{args[0]}': coterie runs --in {args[0]}")
+        return super().resolve_command(ctx, args)
+
+
+runs_app = typer.Typer(cls=RunCommands, help="List, tag, archive and delete runs.", invoke_without_command=True)
 app.add_typer(runs_app, name="runs")
 Folder = Annotated[str, typer.Option("--in", metavar="DIRECTORY", help="directory with the runs below it")]
 Paths = Annotated[list[str], typer.Argument(metavar="RUN…", help="directories of runs")]

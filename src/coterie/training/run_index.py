@@ -84,7 +84,7 @@ class Filter:
 def find(folder: Path) -> list[Run]:
     """The runs below a folder, by path; runs inside runs are parts of those."""
     if not folder.is_dir():
-        raise CoterieError(f"'{folder}' is not a directory; name one with runs below it")
+        raise CoterieError(f"'{folder}' is not a directory; name one with runs below it: coterie runs --in DIRECTORY")
     found = sorted(Path(place) for place, _, names in os.walk(folder) if "config.yaml" in names)
     inside = set(found)
     return [Run(path) for path in found if not inside & set(path.parents)]
