@@ -149,7 +149,7 @@ def test_whole_numbers_of_another_type_are_places(kind, warnings, caplog):
     ("name", "options", "message"),
     [
         ("Loose", {"returns": "no reward"}, r"step 1: expected reward to be a number \(0\.0 .*got NoneType None"),
-        ("Loose", {"returns": "reward in words"}, "step 1: expected reward to be a number .*got str '1.5'"),
+        ("Loose", {"returns": "reward in words"}, "step 1: expected reward to be a number, got str '1.5'"),
         ("Loose", {"returns": "large reward"}, r"step 1: expected a finite reward, as float32, got 1e\+39"),
         ("Wide", {"size": 1e39}, r"reset: expected finite numbers in observation, as float32, got inf at \[0\]"),
         ("Once", {}, "episode 1, reset: raised RuntimeError: closed .*world.fresh: true"),

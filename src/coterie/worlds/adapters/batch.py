@@ -12,6 +12,7 @@ import re
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import isfinite
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -355,10 +356,10 @@ def as_reward(value: Any, weights: Sequence[float] | None, warn: Warn) -> float:
         plain = isinstance(value, float | int) and weights is None
         reward = float(value) if plain else _single_reward(value, weights, warn)
     except (TypeError, ValueError):
-        expected = "reward to be a number (0.0 where nothing is earned)"
+        expected = "reward to be a number" + " (0.0 where nothing is earned)" * (value is None)
         raise InvalidEnvOutput(expected, type_and_value(value)) from None
     if not -LARGEST <= reward <= LARGEST:
-        raise InvalidEnvOutput("a finite reward, as float32", reward)
+        raise InvalidEnvOutput("a finite reward" + ", as float32" * isfinite(reward), reward)
     return reward
 
 

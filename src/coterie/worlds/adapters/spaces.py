@@ -224,6 +224,7 @@ def _writer(name: str, entry: Entry, rows: Array, agent: int, warn: Warn) -> Cal
         target = np.moveaxis(target, 0, -1)
     shape, dtype, start, scale = entry.shape, entry.dtype, entry.start, entry.scale
     wide = dtype.kind == "f" and dtype.itemsize > 4  # our rows are float32
+    checked = f"{label}, as float32" if wide else label
     zeros = np.zeros(shape, np.float32 if wide else dtype) if dtype.kind == "f" else None
     short = zeros is not None and len(shape) == 1 and shape[0] <= 24
     shifted = bool(np.any(start))
@@ -237,10 +238,10 @@ def _writer(name: str, entry: Entry, rows: Array, agent: int, warn: Warn) -> Cal
                 value = value.astype(np.float32)
         if short:  # Python's sum is faster than NumPy's on few numbers; it may overflow, so check again
             if not isfinite(sum(value.tolist())):
-                _check_finite(label, value)
+                _check_finite(checked, value)
         # 0·x is 0 exactly when x is finite, so one product finds NaN and infinity without overflowing.
         elif zeros is not None and vdot(value, zeros) != 0.0:
-            _check_finite(label, value)
+            _check_finite(checked, value)
         if scale is not None:
             np.divide(value, scale, out=target)
         else:
@@ -253,7 +254,7 @@ def _check_finite(label: str, value: Array) -> None:
     indices = np.argwhere(~np.isfinite(value))
     if len(indices):
         index = tuple(map(int, indices[0]))
-        raise InvalidEnvOutput(f"finite numbers in {label}, as float32", f"{value[index]} at {list(index)}")
+        raise InvalidEnvOutput(f"finite numbers in {label}", f"{value[index]} at {list(index)}")
 
 
 def _integer_writer(label: str, entry: Entry, rows: Array, agent: int, warn: Warn) -> Callable[[Any], None]:
