@@ -20,7 +20,7 @@ import numpy as np
 
 from coterie.config.schema import Config, ConfigError, GroupConfig, SeatedRun, leaves, to_dict
 from coterie.core import seeding
-from coterie.core.group import Actor, Group, GroupSpec, Learner, Policy
+from coterie.core.group import Actor, Group, GroupSpec, Learner, Policy, WeighsAdvice
 from coterie.core.types import CoterieError, Joint, State, TargetPolicy, as_metrics, merge_counters
 from coterie.core.world import HasExpert, HasGuess
 from coterie.nn.threads import fixed_threads
@@ -76,6 +76,8 @@ class Training:
         self.learning = [group.name for group in self.groups if group.learner is not None]
         found = {group.name: getattr(group.learner, "target_policy", None) for group in self.groups}
         self.target_policies: dict[str, Callable[[], TargetPolicy]] = {n: f for n, f in found.items() if f is not None}
+        advisors = [(group.name, group.actor.advisor) for group in self.groups]
+        self.weighing: dict[str, WeighsAdvice] = {n: found for n, found in advisors if isinstance(found, WeighsAdvice)}
         self.window = settings.stop.episodes if settings.stop else RECENT
         self.iteration, self.env_steps, self.wall = 0, 0, 0.0
         self.best = Best(settings.best, self.learning or [group.name for group in self.groups])
@@ -112,7 +114,9 @@ class Training:
         for group in self.groups:
             if group.learner is not None and not is_finished(group.learner):  # a finished group only plays
                 random = seeding.generator(self.config.seed, "learn", self.iteration, group.name)
-                learned = group.learner.learn(rollout.experiences[group.name], joint, random)
+                own = rollout.experiences[group.name]
+                own = self.weighing[group.name].weigh(own) if group.name in self.weighing else own
+                learned = group.learner.learn(own, joint, random)
                 metrics |= {f"{group.name}/{name}": value for name, value in learned.items()}
         self.env_steps += steps
         return metrics
