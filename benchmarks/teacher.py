@@ -19,7 +19,7 @@ import statistics
 import sys
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -44,7 +44,7 @@ class Arm:
 
     experiment: str
     words: tuple[str, ...] = ()  # overrides
-    alone: bool = False  # without a teacher: ends early
+    alone: bool = False  # without a teacher: ends early (with --until-reached all arms do)
 
 
 @dataclass(frozen=True)
@@ -347,11 +347,16 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", choices=list(TASKS), default=list(TASKS), help="tasks (default: all)")
     parser.add_argument("--arms", nargs="*", help="arms (default: all)")
     parser.add_argument("--summarize", action="store_true", help="train nothing; leave out arms without all runs")
+    parser.add_argument("--until-reached", action="store_true", help="end all runs as those of PPO alone")
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
     parser.add_argument("--runs", type=Path, default=Path("runs/teacher"))
     parser.add_argument("--out", type=Path, default=Path("docs/results/teacher.json"))
     given = parser.parse_args()
     seeds = range(given.first_seed, given.first_seed + given.seeds)
+    if given.until_reached:
+        for task in given.only:
+            arms = {name: replace(arm, alone=True) for name, arm in TASKS[task].arms.items()}
+            TASKS[task] = replace(TASKS[task], arms=arms)
     runs: dict[str, dict[str, list[Path]]] = {
         task: {
             arm: [given.runs / task / f"{arm.replace(' ', '-')}-seed={s}" for s in seeds]

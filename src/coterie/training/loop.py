@@ -76,8 +76,10 @@ class Training:
         self.learning = [group.name for group in self.groups if group.learner is not None]
         found = {group.name: getattr(group.learner, "target_policy", None) for group in self.groups}
         self.target_policies: dict[str, Callable[[], TargetPolicy]] = {n: f for n, f in found.items() if f is not None}
-        advisors = [(group.name, group.actor.advisor) for group in self.groups]
-        self.weighing: dict[str, WeighsAdvice] = {n: found for n, found in advisors if isinstance(found, WeighsAdvice)}
+        self.weighing: dict[str, WeighsAdvice] = {}
+        for group in self.groups:
+            if isinstance(group.actor.advisor, WeighsAdvice):
+                self.weighing[group.name] = group.actor.advisor
         self.window = settings.stop.episodes if settings.stop else RECENT
         self.iteration, self.env_steps, self.wall = 0, 0, 0.0
         self.best = Best(settings.best, self.learning or [group.name for group in self.groups])
