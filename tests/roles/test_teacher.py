@@ -425,6 +425,7 @@ WRONG = [
     ([f"{ADVISE}.plans=nowhere"], "plans: there is no file 'nowhere'"),
     ([f"{ADVISE}.noise=1.5"], "noise must lie in [0, 1], got 1.5"),
     ([f"{ADVISE}.noise=0.3", f"{ADVISE}.adversarial=true"], "noise has no effect on an adversarial teacher"),
+    ([f"{ADVISE}.trust=true", f"{ADVISE}.use.mode=mixture"], "trust weighs the loss of use.mode=kl"),
     ([f"{ADVISE}.use.until=0.5"], "until and frames both end the schedule"),
     ([f"{ADVISE}.use.frames=0"], "frames must be at least 1"),
 ]
@@ -439,4 +440,5 @@ def test_what_is_refused_before_anything_starts(words, reason, path):
 def test_every_setting_has_a_test_here():
     asked = {"lm", "plans", "template", "examples", "normalize", "calibration", "samples", "temperature", "choice"}
     rest = {"noise", "noise_by", "adversarial", "smoothing", "ask", "use"}
-    assert {f.name for f in dataclasses.fields(TeacherSettings)} == asked | rest
+    elsewhere = {"trust"}  # test_trust.py
+    assert {f.name for f in dataclasses.fields(TeacherSettings)} == asked | rest | elsewhere

@@ -166,6 +166,15 @@ class Advisor(Stateful, Protocol):
         ...
 
 
+@runtime_checkable
+class WeighsAdvice(Protocol):
+    """An advisor that judges its advice by what came of it."""
+
+    def weigh(self, own: Experience) -> Experience:
+        """The experience with other strengths of advice, before its group learns from it."""
+        ...
+
+
 class ActionShield(Stateful, Protocol):
     """Keeps a group from some of its actions, in training and in evaluation."""
 

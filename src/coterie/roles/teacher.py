@@ -20,7 +20,7 @@ from coterie.core import seeding
 from coterie.core.advice import AskSettings, UseSettings
 from coterie.core.group import GroupSpec, Stateful, Stateless
 from coterie.core.skills import HasBestSkills, HasPlanCodec, HasSkills, PlanCodec
-from coterie.core.types import Array, Counters, Distinct, State, View, map_tree
+from coterie.core.types import Array, Counters, Distinct, Experience, Mean, State, View, map_tree
 from coterie.core.validation import at_least, within
 from coterie.lm import calibration as calibrate
 from coterie.lm import plans, prompts
@@ -29,6 +29,7 @@ from coterie.lm.interface import Sampling
 from coterie.lm.loading import LMSettings
 from coterie.lm.plans import PlanTable
 from coterie.roles.advisor import SourcedAdvisor, check_smoothing, count_actions
+from coterie.roles.trust import Trust
 
 ORACLE = "oracle"  # the value of `plans` that asks the world instead
 SAMPLE_TOKENS = 12  # longest answer that is parsed for a skill
@@ -51,6 +52,7 @@ class TeacherSettings:
     noise_by: Literal["text", "decision"] = "text"  # the wrong skill is fixed for a text state, or drawn every time
     adversarial: bool = False  # choose the worst possible skill everywhere, for tests of robustness
     smoothing: float = 0.01  # fraction of the probability spread evenly over the legal actions
+    trust: bool = False  # the loss counts less in text states where following the advice does not lead on
     ask: AskSettings = field(default_factory=AskSettings)  # which decisions are advised; ask.frames is a hard end
     use: UseSettings = field(default_factory=UseSettings)  # how the learner uses the advice
 
@@ -59,6 +61,8 @@ class TeacherSettings:
         at_least("temperature", self.temperature, 0)
         within("noise", self.noise, 0, 1)
         check_smoothing(self.smoothing, self.use)
+        if self.trust and self.use.mode != "kl":
+            raise ValueError(f"trust weighs the loss of use.mode=kl; leave one out, got use.mode={self.use.mode}")
         if self.noise and self.adversarial:
             raise ValueError(f"noise has no effect on an adversarial teacher; leave one out, got noise={self.noise:g}")
 
@@ -73,6 +77,24 @@ class TeacherAdvisor(SourcedAdvisor):
         count_actions(group_spec)  # raises before skills are looked up
         self.skill_source = SkillSource(settings, group_spec)
         super().__init__(settings.ask, settings.use, settings.smoothing, group_spec, self.skill_source)
+        self.trust = Trust(self.skill_source.codec) if settings.trust else None
+
+    def weigh(self, own: Experience) -> Experience:
+        """Return the experience with the strength of advice that it earns, with `trust`."""
+        return own if self.trust is None else self.trust.weigh(own)
+
+    def metrics(self) -> Counters:
+        if self.trust is None:
+            return super().metrics()
+        return {**super().metrics(), "advice/trust": Mean(self.trust.weight, self.trust.given)}
+
+    def state(self) -> State:
+        return super().state() | ({} if self.trust is None else {"trust": self.trust.state()})
+
+    def load(self, state: State) -> None:
+        super().load(state)
+        if self.trust is not None:
+            self.trust.load(state["trust"])
 
     def plan_table(self) -> PlanTable:
         """Return the plans of all text states met so far; empty where the world is the planner."""

@@ -21,7 +21,7 @@ import numpy as np
 
 from coterie.config.schema import Config, ConfigError, GroupConfig, SeatedRun, leaves, to_dict
 from coterie.core import seeding
-from coterie.core.group import Actor, Group, GroupSpec, Learner, Policy
+from coterie.core.group import Actor, Group, GroupSpec, Learner, Policy, WeighsAdvice
 from coterie.core.types import (
     CoterieError,
     Counter,
@@ -98,6 +98,10 @@ class Training:
         self.learning = [group.name for group in self.groups if group.learner is not None]
         found = {group.name: getattr(group.learner, "target_policy", None) for group in self.groups}
         self.target_policies: dict[str, Callable[[], TargetPolicy]] = {n: f for n, f in found.items() if f is not None}
+        self.weighing: dict[str, WeighsAdvice] = {}
+        for group in self.groups:
+            if isinstance(group.actor.advisor, WeighsAdvice):
+                self.weighing[group.name] = group.actor.advisor
         self.window = settings.stop.episodes if settings.stop else RECENT
         self.iteration, self.env_steps, self.wall = 0, 0, 0.0
         self.best = Best(settings.best, self.learning or [group.name for group in self.groups])
@@ -134,7 +138,9 @@ class Training:
         for group in self.groups:
             if group.learner is not None and not is_finished(group.learner):  # a finished group only plays
                 random = seeding.generator(self.config.seed, "learn", self.iteration, group.name)
-                learned = group.learner.learn(rollout.experiences[group.name], joint, random)
+                own = rollout.experiences[group.name]
+                own = self.weighing[group.name].weigh(own) if group.name in self.weighing else own
+                learned = group.learner.learn(own, joint, random)
                 if not isinstance(learned, Mapping):
                     what = f"{type(group.learner).__name__}.learn must return a dict of metrics"
                     raise CoterieError(f"groups.{group.name}.learner: {what}, got {type(learned).__name__}")
