@@ -364,7 +364,7 @@ def advice_counts(counters: Counters) -> dict[str, list[float]]:
 
 
 def as_counters(saved: dict[str, list[float]]) -> dict[str, Counter]:
-    """The inverse."""
+    """Counters from what `advice_counts` returns."""
     return {key: Mean(*value) if len(value) > 1 else value[0] for key, value in saved.items()}
 
 
