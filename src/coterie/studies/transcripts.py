@@ -52,7 +52,7 @@ class Transcript:
 
 
 def _outcome(one: Utterance) -> str:
-    """What came of an answer: its reward, and what it did."""
+    """The outcome of an answer: its reward, and what it did."""
     return f"reward {one.reward:+.2f}{'' if one.readable else ', unreadable'}: {one.note}"
 
 

@@ -89,7 +89,7 @@ def _bar(value: float) -> str:
 
 
 def _result(latest: Round, copy: int) -> str:
-    """What came of a copy's latest round, in words."""
+    """The outcome of a copy's latest round, in words."""
     return f"sold at {latest.price[copy]:.2f}" if latest.winner[copy] >= 0 else "not sold"
 
 
