@@ -41,6 +41,14 @@ def test_the_package_is_a_command(monkeypatch, capsys):
     assert (left.value.code or 0, capsys.readouterr().out) == (0, f"coterie {coterie.__version__}\n")
 
 
+@pytest.mark.parametrize("command", [("match", "random", "expert"), ("compare", "."), ("report", ".")])
+def test_a_picture_that_is_no_png_is_refused_before_anything_is_read(coterie_, tmp_path, command):
+    code, out, err = coterie_(*command, "--figure", tmp_path / "curves.jpg")
+    assert (code, out) == (2, "")
+    assert "--figure" in err
+    assert "end the name in .png" in " ".join(err.replace("│", " ").split())
+
+
 # Training -----------------------------------------------------------------------------------------------
 
 

@@ -324,6 +324,8 @@ REFUSALS = {
     "[=3": "[: cannot read '3' as YAML: the name of the setting ends too early",
     "groups.team.policy.text.lm.local.device=tpu": "groups.team.policy.text.lm.local: device must be auto, cpu, mps,",
     "=3": "'=3': expected key=value",
+    "experiment=../../mine": "experiment: expected a name such as 'mine'",
+    "experiment=/mine": "experiment: expected a name such as 'mine'",
     "train.num_envs=[": "train.num_envs: cannot read '[' as YAML: ",
 }
 

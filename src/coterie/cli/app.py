@@ -97,6 +97,13 @@ def _complete_run(begun: str) -> list[str]:
     return [f"{one}/" if not (one / "config.yaml").is_file() else str(one) for one in found]
 
 
+def png_name(value: str | None) -> str | None:
+    """Refuse the name of a picture that does not end in .png, before a study is calculated for it."""
+    if value is not None and Path(value).suffix.lower() != ".png":
+        raise typer.BadParameter(f"pictures are PNG files; end the name in .png, got '{value}'")
+    return value
+
+
 Experiment = Annotated[
     str,
     typer.Argument(

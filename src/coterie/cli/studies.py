@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from coterie.cli.app import AsJson, Checkpoint, Experiment, Quiet, RunPath, Seed, Stochastic, app
+from coterie.cli.app import AsJson, Checkpoint, Experiment, Quiet, RunPath, Seed, Stochastic, app, png_name
 from coterie.cli.stop import Stopped, stoppable
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def match(
     seed: Seed = 0,
     stochastic: Stochastic = False,
     as_json: AsJson = False,
-    figure: Annotated[str | None, typer.Option(help="PNG file for a heat map of the matrix")] = None,
+    figure: Annotated[str | None, typer.Option(help="PNG file for a heat map of the matrix", callback=png_name)] = None,
     checkpoint: Checkpoint = "best",
     quiet: Quiet = False,
 ) -> None:
@@ -67,7 +67,9 @@ def compare(
     skip_unfinished: Annotated[bool, typer.Option("--skip-unfinished", help="leave unfinished runs out")] = False,
     as_json: AsJson = False,
     csv: Annotated[str | None, typer.Option(help="CSV file for one row per run")] = None,
-    figure: Annotated[str | None, typer.Option(help="PNG file for curves, profiles and intervals")] = None,
+    figure: Annotated[
+        str | None, typer.Option(help="PNG file for curves, profiles and intervals", callback=png_name)
+    ] = None,
     out: Annotated[str | None, typer.Option(help="HTML file for tables and figure")] = None,
 ) -> None:
     """Compare runs: IQM, probability of improvement, steps to a score."""
@@ -310,7 +312,8 @@ def report(
         typer.Option(help="HTML file to write (default: report.html in the run or in the runs' folder)"),
     ] = None,
     figure: Annotated[
-        str | None, typer.Option(help="PNG file NAME.png for the curves; auctions add NAME-bids.png")
+        str | None,
+        typer.Option(help="PNG file NAME.png for the curves; auctions add NAME-bids.png", callback=png_name),
     ] = None,
     numbers: Annotated[
         str | None, typer.Option(help="JSON file for the world's own numbers and exploit results")

@@ -388,13 +388,11 @@ def resolve(layer: dict[str, Any], experiment: str) -> Config:
         )
     seed = _value(int, layer.get("seed", 0), "seed")
     _ranged(lambda: at_least("seed", seed, 0), "seed")
-    return Config(
-        world,
-        {str(name): _group(group, f"groups.{name}") for name, group in groups.items()},
-        train,
-        seed,
-        _value(str, layer.get("experiment", experiment), "experiment"),
-    )
+    name = _value(str, layer.get("experiment", experiment), "experiment")
+    if not name or Path(name).is_absolute() or ".." in Path(name).parts:  # runs/NAME is where its runs go
+        raise ConfigError(f"experiment: expected a name such as 'mine' or 'ablations/mine', got '{name}'")
+    groups = {str(group): _group(settings, f"groups.{group}") for group, settings in groups.items()}
+    return Config(world, groups, train, seed, name)
 
 
 def _demand_sections(layer: dict[str, Any], experiment: str) -> None:
