@@ -182,7 +182,6 @@ def test_damaged_runs_are_named(coterie_, tmp_path):
     ("damage", "missing"),
     [
         (lambda whole: {}, "baselines.random.groups.team.return_mean"),
-        (lambda whole: [], "baselines.random.groups.team.return_mean"),
         (lambda whole: whole | {"baselines": {}}, "baselines.random.groups.team.return_mean"),
         (lambda whole: whole | {"step_0": {"groups": {"other": {}}}}, "step_0.groups.team.return_mean"),
         (lambda whole: whole | {"evaluation": None}, "evaluation.groups.team.return_mean"),
