@@ -191,7 +191,9 @@ def test_options_are_checked(coterie_, sweep):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("option", ["--csv", "--figure", "--out"])
-def test_files_that_cannot_be_written_are_named(coterie_, sweep, option):
-    code, out, err = coterie_("compare", sweep, option, sweep)
+def test_files_that_cannot_be_written_are_named(coterie_, sweep, tmp_path, option):
+    folder = tmp_path / "folder.png"
+    folder.mkdir()
+    code, out, err = coterie_("compare", sweep, option, folder)
     assert (code, out) == (1, "")
-    assert err == f"coterie: '{sweep}': Is a directory\n"
+    assert err == f"coterie: '{folder}': Is a directory\n"
