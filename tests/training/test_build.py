@@ -388,6 +388,16 @@ def test_a_group_that_plays_with_its_own_policy_is_refused(tmp_path, earlier):
         build.build_groups(run.config(), build.build_world(run.config().world, 2))
 
 
+def test_a_seated_run_of_a_seated_run_is_found_by_its_own_groups_name(tmp_path, earlier):
+    text = f"{RIVALS}  other: {{agents: 'agent_*', policy: {{run: '{earlier[1].path}'}}, learner: {{name: ppo}}}}"
+    between = Run.create(tmp_path / "run", schema.load(str(written(tmp_path / "b.yaml", text))))
+    state = {"policies": earlier[1].load_checkpoint("best")["policies"], "env_steps": 1}
+    between.save_checkpoint(state, 1)
+    for group in ("crew", "team"):  # the first run has a group 'team', too, with another network
+        found = seated(tmp_path, between, ", checkpoint: last", group=group)
+        assert found.policy.shape.hidden == (6,)
+
+
 def test_a_seated_run_is_found_from_any_directory(tmp_path, earlier, monkeypatch):
     monkeypatch.chdir(earlier[0].path.parent)
     text = f"""

@@ -221,8 +221,9 @@ def build_run_actor(chosen: SeatedRun, group_spec: GroupSpec, world: World, lear
     except CoterieError as error:
         raise ConfigError(f"groups.{group_spec.group}.policy: {error}") from None
     group_spec, parts = inherited_advisor_and_shield(earlier.groups[name], group_spec)
+    origin = policy_of(earlier, name)
     try:
-        policy = build_group_actor(earlier.groups[name].policy, group_spec, world, learns).policy
+        policy = build_group_actor(origin, group_spec, world, learns).policy
         policy.load(saved)
         return Actor(group_spec, policy, **parts)
     except ValueError as error:
@@ -234,7 +235,7 @@ def build_run_actor(chosen: SeatedRun, group_spec: GroupSpec, world: World, lear
         )
         if learns or not alike:
             raise ConfigError(f"groups.{group_spec.group}.policy: {error}") from None
-    policy = build_group_actor(earlier.groups[name].policy, before, earlier_world, learns).policy
+    policy = build_group_actor(origin, before, earlier_world, learns).policy
     policy.load(saved)
     known = before.agents
     members = [known.index(a) if a in known else i % len(known) for i, a in enumerate(group_spec.agents)]
@@ -289,7 +290,17 @@ def refuse_circle(chosen: Part | SeatedRun, group_spec: GroupSpec) -> None:
                 "name another run or group"
             )
         seen.add(place)
-        chosen = earlier.groups[place[1]].policy
+        chosen = policy_of(earlier, place[1])
+
+
+def policy_of(earlier: Config, name: str) -> Part | SeatedRun:
+    """Return the policy of an earlier run's group; where it comes from a still earlier one, by its own group's name."""
+    from coterie.training import run
+
+    chosen = earlier.groups[name].policy
+    if not isinstance(chosen, SeatedRun) or chosen.group is not None:
+        return chosen
+    return dataclasses.replace(chosen, group=name if name in run.Run.open(chosen.run).config().groups else None)
 
 
 def source_group(chosen: SeatedRun, group_spec: GroupSpec, earlier: Config) -> str:
