@@ -90,7 +90,7 @@ class Stateful(Protocol):
         ...
 
     def metrics(self) -> Counters:
-        """Numbers to log, counted since it was built; {} where there are none."""
+        """Numbers to log, counted since it was built or since the last call; {} where there are none."""
         ...
 
 
