@@ -161,6 +161,11 @@ ObservationSpace = Box | Discrete | Dict | Text
 ActionSpace = Discrete | MultiDiscrete | Box | Text
 
 
+def entries_of(space: ObservationSpace) -> Mapping[str, Box | Discrete | Text]:
+    """The spaces of an observation's arrays by name; that of a single array has the name ""."""
+    return space.entries if isinstance(space, Dict) else {"": space}
+
+
 def action_shape(space: ActionSpace) -> tuple[int, ...]:
     """The shape of one agent's action."""
     match space:
@@ -387,9 +392,14 @@ def map_tree(function: Callable[..., Any], *trees: Any) -> Any:
     return function(*trees)
 
 
+def arrays_of(tree: Tree) -> dict[str, Array]:
+    """The arrays of an observation by name, as in `entries_of`; a single one has the name ""."""
+    return tree if isinstance(tree, dict) else {"": tree}
+
+
 def leading(tree: Tree) -> Array:
     """One array of the tree, to read leading axes from."""
-    return next(iter(tree.values())) if isinstance(tree, dict) else tree
+    return next(iter(arrays_of(tree).values()))
 
 
 def merge(experiences: list[Experience]) -> Experience:

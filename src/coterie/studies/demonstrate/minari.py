@@ -27,6 +27,7 @@ from coterie.core.types import (
     Text,
     Tree,
     action_dtype,
+    entries_of,
     map_tree,
 )
 from coterie.studies.demonstrate.record import recorded_groups
@@ -160,7 +161,7 @@ def _numbers(value: Any, space: Any, dataset_id: str) -> Array:
 def _observation(spec: GroupSpec, value: Any, theirs: Any, dataset_id: str) -> Tree:
     """A trajectory's observations in the group's space."""
     space = spec.spaces.observation
-    parts = space.entries if isinstance(space, Dict) else {"": space}
+    parts = entries_of(space)
     if isinstance(space, Dict) and not (isinstance(value, dict) and parts.keys() <= value.keys()):
         raise CoterieError(f"'{dataset_id}' has other observations than this world, whose parts are {', '.join(parts)}")
     found = {}
