@@ -478,3 +478,39 @@ def test_rules_come_along_with_a_group_of_an_earlier_run(tmp_path):
     own = schema.load(str(tmp_path / "a.yaml"), [*seated, "groups.all.constraints.rules=[never move up]"])
     (group,) = build.build_groups(own, build.build_world(own.world, 1))
     assert group.actor.shield.settings.rules == ("never move up",)
+
+
+class Advises(Stateless):
+    """An advisor that suggests nothing."""
+
+    def __init__(self, settings: RandomSettings, group_spec):
+        pass
+
+
+class Shields(Stateless):
+    """A shield that allows nothing."""
+
+    def __init__(self, settings: RandomSettings, group_spec):
+        pass
+
+
+class Prefers(Stateless):
+    """A preference without rewards."""
+
+    scope = "step"
+
+    def __init__(self, settings: RandomSettings, group_spec, gamma):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("part", "name", "lacks"),
+    [
+        ("advisor", "Advises", "advice_use, in_evaluation"),
+        ("constraints", "Shields", "choices, allowed, observe, charge;"),
+        ("preference", "Prefers", "rewards;"),
+    ],
+)
+def test_members_that_a_part_of_ones_own_lacks_are_named(tmp_path, part, name, lacks):
+    team = f"  team: {{agents: 'agent_*', learner: {{name: ppo}}, {part}: {{name: '{__name__}:{name}'}}}}"
+    assert f"groups.team.{part}: '{name}' lacks {lacks}" in refusal(tmp_path, team)

@@ -120,8 +120,8 @@ def check_members(part: object, protocol: type) -> None:
         if (found is missing and not hasattr(part, name)) or (method is not None and found in (method, None)):
             missing.append(name)
     if missing:
-        kind = protocol.__name__.lower()
-        raise ValueError(f"'{type(part).__name__}' lacks {', '.join(missing)}; a {kind} has {', '.join(wanted)}")
+        named = f"the protocol {protocol.__name__} has {', '.join(wanted)}"
+        raise ValueError(f"'{type(part).__name__}' lacks {', '.join(missing)}; {named}")
 
 
 class Policy(Stateful, Protocol):

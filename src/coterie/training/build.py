@@ -14,7 +14,18 @@ from coterie.config import registry
 from coterie.config.schema import Config, ConfigError, GroupConfig, Part, SeatedRun
 from coterie.core import lookup
 from coterie.core.game import NoGame
-from coterie.core.group import Actor, Advisor, Group, GroupSpec, Learner, Policy, Preference, Risk, check_members
+from coterie.core.group import (
+    ActionShield,
+    Actor,
+    Advisor,
+    Group,
+    GroupSpec,
+    Learner,
+    Policy,
+    Preference,
+    Risk,
+    check_members,
+)
 from coterie.core.types import CoterieError, UnknownName
 from coterie.core.validation import allocating
 from coterie.core.world import World, check_methods, state_size_of
@@ -121,21 +132,19 @@ def build_actor(group: GroupConfig, group_spec: GroupSpec, world: World) -> Acto
 def build_advisor_and_shield(group: GroupConfig, group_spec: GroupSpec) -> tuple[GroupSpec, dict[str, Any]]:
     """Return the group spec, with the use of advice if there is an advisor, and `Actor` fields by name."""
     parts: dict[str, Any] = {}
-    for part, key, table, chosen in (
-        ("advisor", "advisor", registry.ADVISORS, group.advisor),
-        ("shield", "constraints", registry.SHIELDS, group.constraints),
+    for part, key, table, chosen, protocol in (
+        ("advisor", "advisor", registry.ADVISORS, group.advisor, Advisor),
+        ("shield", "constraints", registry.SHIELDS, group.constraints, ActionShield),
     ):
         if chosen is not None:
             try:
                 made = lookup.look_up(table, chosen.name)
                 others = [advising_actor(chosen.settings, group_spec)] if getattr(made, "takes_actor", False) else []
                 parts[part] = made(chosen.settings, group_spec, *others)
+                check_members(parts[part], protocol)
             except ValueError as error:
                 raise ConfigError(f"groups.{group_spec.group}.{key}: {error}") from None
     if group.advisor is not None:
-        if not isinstance(parts["advisor"], Advisor):
-            needed = "advise, suggest, advice_use, in_evaluation, scored_alone, state, load and metrics"
-            raise ConfigError(f"groups.{group_spec.group}.advisor: '{group.advisor.name}' must have {needed}")
         group_spec = dataclasses.replace(group_spec, advice=parts["advisor"].advice_use)
     return group_spec, parts
 
@@ -360,6 +369,7 @@ def build_preference(group: GroupConfig, group_spec: GroupSpec) -> Preference:
         preference: Preference = lookup.look_up(registry.PREFERENCES, group.preference.name)(
             group.preference.settings, group_spec, gamma
         )
+        check_members(preference, Preference)
     except ValueError as error:
         raise ConfigError(f"groups.{group_spec.group}.preference: {error}") from None
     check_scope(group, preference, group_spec)
