@@ -423,7 +423,7 @@ def check_scope(group: GroupConfig, preference: Preference, group_spec: GroupSpe
     """Raise if the group's learner does not support the scope of the preference."""
     assert group.learner is not None
     path, learner, name = f"groups.{group_spec.group}", group.learner.name, group.preference.name
-    scope = getattr(preference, "scope", "step")  # optional in custom preferences
+    scope = preference.scope
     if scope not in ("step", *SCOPE_NEEDS):
         raise ConfigError(
             f"{path}.preference: '{name}' has the scope '{scope}'; there are step, {', '.join(SCOPE_NEEDS)}"
