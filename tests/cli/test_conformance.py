@@ -127,6 +127,7 @@ class First(Stateless):
         ("gridworld:grid_size=4", "gridworld", ["grid_size=4"]),
         ("pettingzoo/rps:env", "pettingzoo/rps:env", []),
         ("pettingzoo/rps:env:options.rounds=5", "pettingzoo/rps:env", ["options.rounds=5"]),
+        ("my_worlds:Maze:goal=my_goals:Far,size=4", "my_worlds:Maze", ["goal=my_goals:Far", "size=4"]),
     ],
 )
 def test_a_colon_separates_a_worlds_name_from_its_settings(monkeypatch, name, world, words):

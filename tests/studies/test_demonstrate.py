@@ -244,3 +244,16 @@ def test_choices_of_minari_datasets_that_do_not_begin_with_0(monkeypatch, tmp_pa
     dataset.action_space = gymnasium.spaces.Discrete(2, start=1)
     monkeypatch.setitem(sys.modules, "minari", SimpleNamespace(load_dataset=lambda name: dataset))
     np.testing.assert_array_equal(from_minari("shifted", "cartpole-ppo").action, part.action)
+
+
+def test_minari_datasets_with_values_in_other_parts_are_refused(monkeypatch, tmp_path):
+    from coterie.studies.demonstrate.minari import from_minari
+
+    part = demonstrations.load(expert(tmp_path, 1, "cartpole-ppo", [], policy="random"))
+    dataset = Dataset(part, {"push": part.action})
+    monkeypatch.setitem(sys.modules, "minari", SimpleNamespace(load_dataset=lambda name: dataset))
+    with pytest.raises(CoterieError, match="'parts' has values in several parts"):
+        from_minari("parts", "cartpole-ppo")
+    dataset = Dataset(part, part.action)
+    with pytest.raises(CoterieError, match="'flat' has other observations than this world, whose parts are"):
+        from_minari("flat", "gridworld-cooperative", ["world.num_agents=1", *GRID, "world.observation=dict"])

@@ -388,6 +388,16 @@ def test_a_group_that_plays_with_its_own_policy_is_refused(tmp_path, earlier):
         build.build_groups(run.config(), build.build_world(run.config().world, 2))
 
 
+def test_a_seated_run_of_a_seated_run_is_found_by_its_own_groups_name(tmp_path, earlier):
+    text = f"{RIVALS}  other: {{agents: 'agent_*', policy: {{run: '{earlier[1].path}'}}, learner: {{name: ppo}}}}"
+    between = Run.create(tmp_path / "run", schema.load(str(written(tmp_path / "b.yaml", text))))
+    state = {"policies": earlier[1].load_checkpoint("best")["policies"], "env_steps": 1}
+    between.save_checkpoint(state, 1)
+    for group in ("crew", "team"):  # the first run has a group 'team', too, with another network
+        found = seated(tmp_path, between, ", checkpoint: last", group=group)
+        assert found.policy.shape.hidden == (6,)
+
+
 def test_a_seated_run_is_found_from_any_directory(tmp_path, earlier, monkeypatch):
     monkeypatch.chdir(earlier[0].path.parent)
     text = f"""
@@ -468,3 +478,39 @@ def test_rules_come_along_with_a_group_of_an_earlier_run(tmp_path):
     own = schema.load(str(tmp_path / "a.yaml"), [*seated, "groups.all.constraints.rules=[never move up]"])
     (group,) = build.build_groups(own, build.build_world(own.world, 1))
     assert group.actor.shield.settings.rules == ("never move up",)
+
+
+class Advises(Stateless):
+    """An advisor that suggests nothing."""
+
+    def __init__(self, settings: RandomSettings, group_spec):
+        pass
+
+
+class Shields(Stateless):
+    """A shield that allows nothing."""
+
+    def __init__(self, settings: RandomSettings, group_spec):
+        pass
+
+
+class Prefers(Stateless):
+    """A preference without rewards."""
+
+    scope = "step"
+
+    def __init__(self, settings: RandomSettings, group_spec, gamma):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("part", "name", "lacks"),
+    [
+        ("advisor", "Advises", "advice_use, in_evaluation"),
+        ("constraints", "Shields", "choices, allowed, observe, charge;"),
+        ("preference", "Prefers", "rewards;"),
+    ],
+)
+def test_members_that_a_part_of_ones_own_lacks_are_named(tmp_path, part, name, lacks):
+    team = f"  team: {{agents: 'agent_*', learner: {{name: ppo}}, {part}: {{name: '{__name__}:{name}'}}}}"
+    assert f"groups.team.{part}: '{name}' lacks {lacks}" in refusal(tmp_path, team)

@@ -148,7 +148,9 @@ def test_the_state_of_an_optimiser_of_pytorch(tmp_path):
             assert torch.equal(other.state_dict()["state"][number][name], value)
 
 
-@pytest.mark.parametrize("value", [{1, 2}, {"a": 1, 2: 3}, object(), np.array([object()], object)])
+@pytest.mark.parametrize(
+    "value", [{1, 2}, {"a": 1, 2: 3}, object(), np.array([object()], object), torch.zeros(2, dtype=torch.bfloat16)]
+)
 def test_what_a_checkpoint_cannot_hold_is_named_by_its_path(tmp_path, value):
     with pytest.raises(checkpoint.CheckpointError, match="/learner/deep: "):
         checkpoint.save(tmp_path / "saved", {"learner": {"deep": value}})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -76,10 +77,9 @@ def named(table: dict[str, str], name: str, overrides: Sequence[str], kind: str)
 
 def named_world(name: str) -> Part:
     """A world and its settings: `gridworld`, `spread:max_steps=9,continuous_actions=true`, `pettingzoo/rps:env`."""
-    head, _, settings = name.rpartition(":")
-    if head and ("=" in settings or head in registry.WORLDS):
-        return named(registry.WORLDS, head, settings.split(","), "world")
-    return named(registry.WORLDS, name, (), "world")
+    divided = re.fullmatch(r"(.+?):([\w.]+=.*)", name)
+    head, settings = divided.groups() if divided else (name, "")
+    return named(registry.WORLDS, head, settings.split(",") if settings else (), "world")
 
 
 def has_masks(world: World, spec: GroupSpec) -> bool:

@@ -90,7 +90,7 @@ class Stateful(Protocol):
         ...
 
     def metrics(self) -> Counters:
-        """Numbers to log, counted since it was built; {} where there are none."""
+        """Numbers to log, counted since it was built or since the last call; {} where there are none."""
         ...
 
 
@@ -120,8 +120,8 @@ def check_members(part: object, protocol: type) -> None:
         if (found is missing and not hasattr(part, name)) or (method is not None and found in (method, None)):
             missing.append(name)
     if missing:
-        kind = protocol.__name__.lower()
-        raise ValueError(f"'{type(part).__name__}' lacks {', '.join(missing)}; a {kind} has {', '.join(wanted)}")
+        named = f"the protocol {protocol.__name__} has {', '.join(wanted)}"
+        raise ValueError(f"'{type(part).__name__}' lacks {', '.join(missing)}; {named}")
 
 
 class Policy(Stateful, Protocol):

@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from coterie.core.types import Array, Tree, leading, map_tree
+from coterie.core.types import Array, Tree, arrays_of, leading, map_tree
 
 CAPACITY = 200_000  # distinct observations
 Found = TypeVar("Found")
@@ -46,7 +46,7 @@ class Memoized(Generic[Found]):
 
 def row_keys(observation: Tree, tags: Array) -> list[bytes]:
     """The bytes of each of `[R, …]` observations and its tag `[R]`."""
-    parts = [*(observation.values() if isinstance(observation, dict) else [observation]), tags]
+    parts = [*arrays_of(observation).values(), tags]
     flat = [np.ascontiguousarray(part.reshape(len(tags), -1)).view(np.uint8) for part in parts if part.size]
     whole = np.concatenate(flat, axis=1) if flat else np.zeros((len(tags), 0), np.uint8)
     buffer, width = whole.tobytes(), whole.shape[1]

@@ -43,17 +43,17 @@ def merge_counters(parts: Iterable[Counters]) -> dict[str, Counter]:
     merged: dict[str, Counter] = {}
     for part in parts:
         for name, value in part.items():
-            before = merged.get(name)
-            if before is None:
-                merged[name] = value
-            elif isinstance(value, Mean) and isinstance(before, Mean):
-                merged[name] = Mean(before.total + value.total, before.weight + value.weight)
-            elif isinstance(value, Distinct) and isinstance(before, Distinct):
-                merged[name] = Distinct(before.met | value.met)
-            elif isinstance(value, float | int) and isinstance(before, float | int):
-                merged[name] = before + value
-            else:
-                raise TypeError(f"'{name}' is a mean in one process and a count in another")
+            match merged.get(name), value:
+                case None, _:
+                    merged[name] = value
+                case Mean() as one, Mean() as other:
+                    merged[name] = Mean(one.total + other.total, one.weight + other.weight)
+                case Distinct() as one, Distinct() as other:
+                    merged[name] = Distinct(one.met | other.met)
+                case (float() | int()) as one, (float() | int()) as other:
+                    merged[name] = one + other
+                case _:
+                    raise TypeError(f"'{name}' is a mean in one process and a count in another")
     return merged
 
 
@@ -61,15 +61,17 @@ def counted_since(before: Counters, now: Counters) -> dict[str, Counter]:
     """The difference between two readings of the same counters."""
     found: dict[str, Counter] = {}
     for name, value in now.items():
-        earlier = before.get(name, Mean(0.0, 0.0) if isinstance(value, Mean) else 0.0)
-        if isinstance(value, Distinct):
-            found[name] = Distinct(value.met - earlier.met) if isinstance(earlier, Distinct) else value
-        elif isinstance(value, Mean) and isinstance(earlier, Mean):
-            found[name] = Mean(value.total - earlier.total, value.weight - earlier.weight)
-        elif isinstance(value, float | int) and isinstance(earlier, float | int):
-            found[name] = value - earlier
-        else:
-            raise TypeError(f"'{name}' was a mean in one reading and is a count in another")
+        match before.get(name), value:
+            case None, _:
+                found[name] = value
+            case Mean() as earlier, Mean() as later:
+                found[name] = Mean(later.total - earlier.total, later.weight - earlier.weight)
+            case Distinct() as earlier, Distinct() as later:
+                found[name] = Distinct(later.met - earlier.met)
+            case (float() | int()) as earlier, (float() | int()) as later:
+                found[name] = later - earlier
+            case _:
+                raise TypeError(f"'{name}' was a mean in one reading and is a count in another")
     return found
 
 
@@ -159,6 +161,11 @@ class Text:
 
 ObservationSpace = Box | Discrete | Dict | Text
 ActionSpace = Discrete | MultiDiscrete | Box | Text
+
+
+def entries_of(space: ObservationSpace) -> Mapping[str, Box | Discrete | Text]:
+    """The spaces of an observation's arrays by name; that of a single array has the name ""."""
+    return space.entries if isinstance(space, Dict) else {"": space}
 
 
 def action_shape(space: ActionSpace) -> tuple[int, ...]:
@@ -387,9 +394,14 @@ def map_tree(function: Callable[..., Any], *trees: Any) -> Any:
     return function(*trees)
 
 
+def arrays_of(tree: Tree) -> dict[str, Array]:
+    """The arrays of an observation by name, as in `entries_of`; a single one has the name ""."""
+    return tree if isinstance(tree, dict) else {"": tree}
+
+
 def leading(tree: Tree) -> Array:
     """One array of the tree, to read leading axes from."""
-    return next(iter(tree.values())) if isinstance(tree, dict) else tree
+    return next(iter(arrays_of(tree).values()))
 
 
 def merge(experiences: list[Experience]) -> Experience:

@@ -22,6 +22,7 @@ from coterie.core.types import (
     StateRows,
     Text,
     Tree,
+    entries_of,
 )
 
 EMBEDDED = 512  # an observation that is one choice among more is a number; networks look up its embedding
@@ -107,13 +108,12 @@ class TextError(ValueError):
 
 def layout(space: ObservationSpace) -> Layout:
     """Lay out a space in one row."""
-    if isinstance(space, Text):
-        raise TextError("observations")
-    spaces = space.entries if isinstance(space, Dict) else {"": space}
     sets = space.sets if isinstance(space, Dict) else ()
     members = {name for names in sets for name in names}
     entries, slots, start, slot = {}, [], 0, 0
-    for name, part in spaces.items():
+    for name, part in entries_of(space).items():
+        if isinstance(part, Text):
+            raise TextError("observations")
         shape = (sum(digits(part.n)),) if isinstance(part, Discrete) else part.shape
         size = math.prod(shape)
         width = math.prod(shape[1:]) if name in members else size

@@ -35,6 +35,7 @@ from coterie.core.types import (
     View,
     action_dtype,
     action_shape,
+    arrays_of,
     blank,
     map_tree,
 )
@@ -364,7 +365,7 @@ def fold(text: str) -> str:
 
 def numbers(observation: Tree) -> str:
     """The numbers of one observation, `[1, …]` each, in lines of at most 80 columns, headed by their names."""
-    parts = observation if isinstance(observation, dict) else {"": observation}
+    parts = arrays_of(observation)
     count = sum(array.size for array in parts.values())
     if count > MOST_NUMBERS:
         raise CoterieError(

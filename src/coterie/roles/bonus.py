@@ -63,8 +63,8 @@ class PairwiseBonus:
         self.judged: list[tuple[float, int]] = []  # strength and true grade of distinct observations
         s = self.settings
         self.codec = find_text_codec(s.codec, group_spec)
-        self.graded = isinstance(self.codec, Graded) and bool(self.codec.grades)
-        samples = self.codec.appraisals() if isinstance(self.codec, Graded) and self.graded else self.codec.samples()
+        self.graded = self.codec if isinstance(self.codec, Graded) and self.codec.grades else None
+        samples = self.codec.samples() if self.graded is None else self.graded.appraisals()
         self.references = _spread(list(dict.fromkeys(samples)), s.references)
         if len(self.references) < 2:
             raise ValueError("codec: it has no sample descriptions to compare with; name a codec that has some")
@@ -77,17 +77,15 @@ class PairwiseBonus:
 
     def _strength(self, observation: Tree, tags: Array) -> Array:
         """Return strengths `[R]`; NaN where a comparison is missing."""
-        codec = self.codec
-        texts = (
-            codec.appraise(observation) if isinstance(codec, Graded) and self.graded else codec.describe(observation)
-        )
+        graded = self.graded
+        texts = self.codec.describe(observation) if graded is None else graded.appraise(observation)
         among = [(a, b) for a in self.references for b in self.references if a != b]
         others = [(a, b) for a in dict.fromkeys(texts) for b in self.references if a != b]
         chance = dict(zip(among + others, self._preferred(among + others).tolist(), strict=True))
         found = {text: self._fit(text, chance) for text in dict.fromkeys(texts)}
         strengths = np.array([found[text] for text in texts])
-        if isinstance(codec, Graded) and self.graded:
-            self.judged += zip(strengths.tolist(), codec.grade(observation).tolist(), strict=True)
+        if graded is not None:
+            self.judged += zip(strengths.tolist(), graded.grade(observation).tolist(), strict=True)
         return strengths
 
     def _preferred(self, pairs: Sequence[tuple[str, str]]) -> Array:

@@ -87,14 +87,15 @@ def _breakable(text: str) -> str:
     for word in re.split(r"(\s+)", text):
         long = "=" in word and len(word) > NAME
         pieces = re.split(r"(?<=[._=/])(?=\w)", word) if long else [word]
-        hyphens = [one for one in pieces if "-" in one and (long or one.startswith("--"))]
-        parts.append("<wbr>".join(_whole(one) if one in hyphens else html.escape(one) for one in pieces))
+        parts.append(
+            "<wbr>".join(_unhyphenated(one) if long or one[:2] == "--" else html.escape(one) for one in pieces)
+        )
     return "".join(parts)
 
 
-def _whole(word: str) -> str:
-    """Escaped, and broken only where it is longer than a line."""
-    return f"<span class=whole>{html.escape(word)}</span>"
+def _unhyphenated(word: str) -> str:
+    """Escaped, and with hyphens broken only where it is longer than a line."""
+    return f"<span class=whole>{html.escape(word)}</span>" if "-" in word else html.escape(word)
 
 
 def folded(summary: str, parts: Iterable[str], unfolded: bool = False, large: bool = False) -> str:

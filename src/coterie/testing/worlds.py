@@ -16,7 +16,17 @@ import numpy as np
 
 from coterie.core import seeding
 from coterie.core.sampling import random_actions
-from coterie.core.types import AgentType, Array, Box, CoterieError, Dict, Discrete, Text, TimeStep
+from coterie.core.types import (
+    AgentType,
+    Array,
+    Box,
+    CoterieError,
+    Discrete,
+    Text,
+    TimeStep,
+    arrays_of,
+    entries_of,
+)
 from coterie.core.world import Forkable, World, state_size_of
 from coterie.testing.comparison import ContractError, Location, check_array, expect, text_valid
 from coterie.testing.games import check_game
@@ -217,10 +227,7 @@ def _check_mask(location: Location, agent_type: AgentType, mask: Array, acting: 
 
 def _check_observation(location: Location, name: str, agent_type: AgentType, tree: Any, valid: Array) -> None:
     """`valid` `[N]` marks the copies whose values are defined."""
-    parts: dict[str, Any] = tree if isinstance(tree, dict) else {"": tree}
-    spaces = (
-        agent_type.observation.entries if isinstance(agent_type.observation, Dict) else {"": agent_type.observation}
-    )
+    parts, spaces = arrays_of(tree), entries_of(agent_type.observation)
     expect(set(parts) == set(spaces), str(location), f"{name} with entries {[*spaces]}", [*parts])
     for key, part in spaces.items():
         array, rows, label = parts[key], (len(valid), len(location.agents)), f"{name} {key}".strip()
@@ -347,8 +354,7 @@ def _snapshot(timestep: TimeStep) -> Snapshot:
     for name, agent_step in timestep.agent_types.items():
         for spec in fields(agent_step):
             value = getattr(agent_step, spec.name)
-            parts = value if isinstance(value, dict) else {"": value}
-            snapshot |= {(name, f"{spec.name} {key}".strip()): part for key, part in parts.items()}
+            snapshot |= {(name, f"{spec.name} {key}".strip()): part for key, part in arrays_of(value).items()}
     return {key: array.copy() for key, array in snapshot.items() if array is not None}
 
 

@@ -14,7 +14,18 @@ from coterie.config import registry
 from coterie.config.schema import Config, ConfigError, GroupConfig, Part, SeatedRun
 from coterie.core import lookup
 from coterie.core.game import NoGame
-from coterie.core.group import Actor, Advisor, Group, GroupSpec, Learner, Policy, Preference, Risk, check_members
+from coterie.core.group import (
+    ActionShield,
+    Actor,
+    Advisor,
+    Group,
+    GroupSpec,
+    Learner,
+    Policy,
+    Preference,
+    Risk,
+    check_members,
+)
 from coterie.core.types import CoterieError, UnknownName
 from coterie.core.validation import allocating
 from coterie.core.world import World, check_methods, state_size_of
@@ -121,21 +132,19 @@ def build_actor(group: GroupConfig, group_spec: GroupSpec, world: World) -> Acto
 def build_advisor_and_shield(group: GroupConfig, group_spec: GroupSpec) -> tuple[GroupSpec, dict[str, Any]]:
     """Return the group spec, with the use of advice if there is an advisor, and `Actor` fields by name."""
     parts: dict[str, Any] = {}
-    for part, key, table, chosen in (
-        ("advisor", "advisor", registry.ADVISORS, group.advisor),
-        ("shield", "constraints", registry.SHIELDS, group.constraints),
+    for part, key, table, chosen, protocol in (
+        ("advisor", "advisor", registry.ADVISORS, group.advisor, Advisor),
+        ("shield", "constraints", registry.SHIELDS, group.constraints, ActionShield),
     ):
         if chosen is not None:
             try:
                 made = lookup.look_up(table, chosen.name)
                 others = [advising_actor(chosen.settings, group_spec)] if getattr(made, "takes_actor", False) else []
                 parts[part] = made(chosen.settings, group_spec, *others)
+                check_members(parts[part], protocol)
             except ValueError as error:
                 raise ConfigError(f"groups.{group_spec.group}.{key}: {error}") from None
     if group.advisor is not None:
-        if not isinstance(parts["advisor"], Advisor):
-            needed = "advise, suggest, advice_use, in_evaluation, scored_alone, state, load and metrics"
-            raise ConfigError(f"groups.{group_spec.group}.advisor: '{group.advisor.name}' must have {needed}")
         group_spec = dataclasses.replace(group_spec, advice=parts["advisor"].advice_use)
     return group_spec, parts
 
@@ -221,8 +230,9 @@ def build_run_actor(chosen: SeatedRun, group_spec: GroupSpec, world: World, lear
     except CoterieError as error:
         raise ConfigError(f"groups.{group_spec.group}.policy: {error}") from None
     group_spec, parts = inherited_advisor_and_shield(earlier.groups[name], group_spec)
+    origin = policy_of(earlier, name)
     try:
-        policy = build_group_actor(earlier.groups[name].policy, group_spec, world, learns).policy
+        policy = build_group_actor(origin, group_spec, world, learns).policy
         policy.load(saved)
         return Actor(group_spec, policy, **parts)
     except ValueError as error:
@@ -234,7 +244,7 @@ def build_run_actor(chosen: SeatedRun, group_spec: GroupSpec, world: World, lear
         )
         if learns or not alike:
             raise ConfigError(f"groups.{group_spec.group}.policy: {error}") from None
-    policy = build_group_actor(earlier.groups[name].policy, before, earlier_world, learns).policy
+    policy = build_group_actor(origin, before, earlier_world, learns).policy
     policy.load(saved)
     known = before.agents
     members = [known.index(a) if a in known else i % len(known) for i, a in enumerate(group_spec.agents)]
@@ -289,7 +299,17 @@ def refuse_circle(chosen: Part | SeatedRun, group_spec: GroupSpec) -> None:
                 "name another run or group"
             )
         seen.add(place)
-        chosen = earlier.groups[place[1]].policy
+        chosen = policy_of(earlier, place[1])
+
+
+def policy_of(earlier: Config, name: str) -> Part | SeatedRun:
+    """Return the policy of an earlier run's group; where it comes from a still earlier one, by its own group's name."""
+    from coterie.training import run
+
+    chosen = earlier.groups[name].policy
+    if not isinstance(chosen, SeatedRun) or chosen.group is not None:
+        return chosen
+    return dataclasses.replace(chosen, group=name if name in run.Run.open(chosen.run).config().groups else None)
 
 
 def source_group(chosen: SeatedRun, group_spec: GroupSpec, earlier: Config) -> str:
@@ -349,6 +369,7 @@ def build_preference(group: GroupConfig, group_spec: GroupSpec) -> Preference:
         preference: Preference = lookup.look_up(registry.PREFERENCES, group.preference.name)(
             group.preference.settings, group_spec, gamma
         )
+        check_members(preference, Preference)
     except ValueError as error:
         raise ConfigError(f"groups.{group_spec.group}.preference: {error}") from None
     check_scope(group, preference, group_spec)
@@ -402,7 +423,7 @@ def check_scope(group: GroupConfig, preference: Preference, group_spec: GroupSpe
     """Raise if the group's learner does not support the scope of the preference."""
     assert group.learner is not None
     path, learner, name = f"groups.{group_spec.group}", group.learner.name, group.preference.name
-    scope = getattr(preference, "scope", "step")  # optional in custom preferences
+    scope = preference.scope
     if scope not in ("step", *SCOPE_NEEDS):
         raise ConfigError(
             f"{path}.preference: '{name}' has the scope '{scope}'; there are step, {', '.join(SCOPE_NEEDS)}"

@@ -119,7 +119,11 @@ def _split(value: Any, path: str, arrays: dict[str, Array]) -> Any:
             return {"$numbered": {str(key): part for key, part in parts.items()}}
         raise CheckpointError(f"{path}: the keys of a saved dict must be all strings or all integers, got {[*value]}")
     if (torch := sys.modules.get("torch")) is not None and isinstance(value, torch.Tensor):
-        return {"$tensor": _split(value.detach().cpu().numpy(), path, arrays)}
+        try:
+            array = value.detach().cpu().numpy()
+        except TypeError:  # bfloat16 and other types that NumPy lacks
+            raise CheckpointError(f"{path}: a checkpoint holds no {value.dtype}; save it as float32") from None
+        return {"$tensor": _split(array, path, arrays)}
     if isinstance(value, np.ndarray) and value.dtype == object:
         return {"$texts": _texts(value, path), "shape": list(value.shape)}
     if isinstance(value, np.ndarray):

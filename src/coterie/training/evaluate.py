@@ -12,7 +12,7 @@ import numpy as np
 
 from coterie.core.group import Actor
 from coterie.core.splitmix import GOLDEN, scramble
-from coterie.core.types import Array, Counters, Decision, View, as_metrics
+from coterie.core.types import Array, Counters, Decision, View, arrays_of, as_metrics
 from coterie.core.world import CostlySteps, World
 from coterie.training.runner import Runner, play_episodes
 
@@ -173,7 +173,7 @@ def evaluate(
 def _fingerprint(prints: Array, acted: Mapping[str, tuple[View, Decision]]) -> None:
     """Add what each environment's groups saw and did in one step to its running hash, `[N]`, in whatever order."""
     for _, (view, decision) in sorted(acted.items()):
-        seen = view.observation.values() if isinstance(view.observation, dict) else [view.observation]
+        seen = arrays_of(view.observation).values()
         shape = view.acting.shape + (1,) * (decision.action.ndim - 2)
         nothing = "" if decision.action.dtype == object else 0
         for array in (*seen, np.where(view.acting.reshape(shape), decision.action, nothing)):

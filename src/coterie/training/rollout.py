@@ -47,7 +47,9 @@ class RolloutBuffer:
         self.active = np.zeros(shape, bool)
         self.terminated = np.zeros(shape, bool)
         self.truncated = np.zeros(shape, bool)
-        choices = actor.shield.choices if actor.shield else None if first.mask is None else first.mask.shape[-1]
+        choices = None if first.mask is None else first.mask.shape[-1]
+        if actor.shield is not None:
+            choices = actor.shield.choices
         self.mask = None if choices is None else np.ones((*shape, choices), bool)
         self.advice = None if actor.advisor is None else _no_advice(shape, actor.advisor.advice_use.actions)
         size = actor.policy.memory_size

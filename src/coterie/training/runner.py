@@ -243,10 +243,12 @@ class Runner:
     def view(self, actor: Actor) -> View:
         """A group's view of the present time step."""
         group_spec, agent_step = actor.group_spec, self.timestep.agent_types[actor.group_spec.agent_type]
-        pick = picker(group_spec)
-        if self.keep_views:
-            part = pick
-            pick = lambda array: part(array).copy()  # noqa: E731
+        select = picker(group_spec)
+
+        def pick(array: Array) -> Array:
+            part: Array = select(array)
+            return part.copy() if self.keep_views else part
+
         return View(
             observation=map_tree(pick, agent_step.observation),
             acting=pick(agent_step.acting),

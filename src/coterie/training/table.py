@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,14 +16,16 @@ from coterie.core.group import Group
 from coterie.core.types import (
     Array,
     CoterieError,
-    Dict,
     Discrete,
     ObservationSpace,
     State,
     Text,
     Tree,
     View,
+    arrays_of,
+    entries_of,
     leading,
+    map_tree,
 )
 from coterie.nn.threads import fixed_threads
 from coterie.training import build
@@ -71,11 +74,7 @@ class Table:
         _demand_values(agent, group_spec.spaces.observation, observations, bounded="/" not in self.config.world.name)
         members = np.arange(len(group_spec.agents)) if group.actor.members is None else group.actor.members
         kind = object if isinstance(group_spec.spaces.observation, Text) else None
-        one = (
-            {k: np.asarray(v)[:, None] for k, v in observations.items()}
-            if isinstance(observations, dict)
-            else np.asarray(observations, kind)[:, None]
-        )
+        one = map_tree(lambda part: np.asarray(part, kind)[:, None], observations)
         count = len(leading(one))
         if agent not in self._random:
             self._random[agent] = seeding.generator(0, "ask", agent)
@@ -137,14 +136,11 @@ class Table:
 
 def _demand_shape(agent: str, space: ObservationSpace, observations: Tree) -> None:
     """Raise an error unless these are a batch of the agent's observations."""
-    wanted = space.entries if isinstance(space, Dict) else {"": space}
-    if isinstance(space, Dict) != isinstance(observations, dict) or (
-        isinstance(observations, dict) and observations.keys() != wanted.keys()
-    ):
-        form = f"a dict of {', '.join(wanted)}" if isinstance(space, Dict) else "one array"
-        raise CoterieError(f"'{agent}' sees {form}, got {_form(observations)}")
+    wanted, given = entries_of(space), arrays_of(observations)
+    if given.keys() != wanted.keys():
+        raise CoterieError(f"'{agent}' sees {_form(wanted)}, got {_form(given)}")
     for name, entry in wanted.items():
-        own = np.shape(observations[name] if isinstance(observations, dict) else observations)
+        own = np.shape(given[name])
         shape = () if isinstance(entry, Discrete | Text) else entry.shape
         if own[1:] != shape or not own:
             what = f"'{agent}'" + (f", '{name}'" if name else "")
@@ -154,8 +150,8 @@ def _demand_shape(agent: str, space: ObservationSpace, observations: Tree) -> No
 
 def _demand_values(agent: str, space: ObservationSpace, observations: Tree, bounded: bool) -> None:
     """Raise an error for NaN, infinity and, if `bounded`, numbers outside the space."""
-    for name, entry in (space.entries if isinstance(space, Dict) else {"": space}).items():
-        given = np.asarray(observations[name] if isinstance(observations, dict) else observations)
+    for name, entry in entries_of(space).items():
+        given = np.asarray(arrays_of(observations)[name])
         what = f"'{agent}'" + (f", '{name}'" if name else "")
         if isinstance(entry, Text):
             if not all(isinstance(text, str) for text in given.tolist()):
@@ -188,8 +184,8 @@ def _first(wrong: Array, given: Array) -> str:
     return f"{float(given[tuple(where)]):g} at {where.tolist()}"
 
 
-def _form(observations: Tree) -> str:
-    return f"a dict of {', '.join(observations)}" if isinstance(observations, dict) else "one array"
+def _form(parts: Mapping[str, object]) -> str:
+    return "one array" if [*parts] == [""] else f"a dict of {', '.join(parts)}"
 
 
 def load(

@@ -27,6 +27,7 @@ from coterie.core.types import (
     Text,
     Tree,
     action_dtype,
+    entries_of,
     map_tree,
 )
 from coterie.studies.demonstrate.record import recorded_groups
@@ -99,7 +100,7 @@ def from_minari(dataset_id: str, experiment: str, overrides: list[str] | None = 
         count, infos = len(episode.rewards), episode.infos or {}
         columns = {
             "observation": map_tree(lambda array: array[:-1], seen),
-            "action": _action(spec, episode.actions - _first(dataset.action_space), count, dataset_id),
+            "action": _action(spec, _numbers(episode.actions, dataset.action_space, dataset_id), count, dataset_id),
             "reward": np.asarray(episode.rewards, np.float32),
             "terminated": np.asarray(episode.terminations, bool),
             "truncated": np.asarray(episode.truncations, bool),
@@ -150,18 +151,22 @@ def _refuse_squashed(settings: Any, space: Any, dataset_id: str) -> None:
         )
 
 
-def _first(space: Any) -> Any:
-    """The smallest value of a Gymnasium space of choices, which is 0 in ours; 0 for other spaces."""
-    return getattr(space, "start", 0)
+def _numbers(value: Any, space: Any, dataset_id: str) -> Array:
+    """A trajectory's values in a Gymnasium space as one array, with choices from 0 on as in ours."""
+    if isinstance(value, dict | tuple):
+        raise CoterieError(f"'{dataset_id}' has values in several parts, {space}; this world has others")
+    return np.asarray(value) - getattr(space, "start", 0)  # only spaces of choices have a smallest one
 
 
 def _observation(spec: GroupSpec, value: Any, theirs: Any, dataset_id: str) -> Tree:
     """A trajectory's observations in the group's space."""
     space = spec.spaces.observation
-    parts = space.entries if isinstance(space, Dict) else {"": space}
+    parts = entries_of(space)
+    if isinstance(space, Dict) and not (isinstance(value, dict) and parts.keys() <= value.keys()):
+        raise CoterieError(f"'{dataset_id}' has other observations than this world, whose parts are {', '.join(parts)}")
     found = {}
     for name, part in parts.items():
-        array = np.asarray(value[name] if name else value) - _first(theirs[name] if name else theirs)
+        array = _numbers(value[name] if name else value, theirs[name] if name else theirs, dataset_id)
         shape = part.shape if isinstance(part, Box) else ()
         if array.shape[1:] != shape:
             raise CoterieError(f"'{dataset_id}' has observations {array.shape[1:]}, this world has {shape}")

@@ -35,6 +35,7 @@ from coterie.core.types import (
     UnknownName,
     action_dtype,
     action_shape,
+    arrays_of,
     map_tree,
 )
 from coterie.core.validation import at_least, positive
@@ -345,8 +346,7 @@ class ExternalWorld:
         """A checksum of the observations of one copy."""
         checksum = 0
         for agent_type in self._arrays.agent_types.values():
-            observation = agent_type.observation
-            for part in observation.values() if isinstance(observation, dict) else (observation,):
+            for part in arrays_of(agent_type.observation).values():
                 checksum = zlib.crc32(part[copy].tobytes(), checksum)
         return checksum
 

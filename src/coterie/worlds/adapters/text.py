@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from coterie.core.types import Array, Box, Dict, Discrete, Text, Tree
+from coterie.core.types import Array, Box, Discrete, Text, Tree, arrays_of, entries_of
 from coterie.core.world import World
 from coterie.worlds.adapters.external import ExternalWorld, WorldWrapper
 from coterie.worlds.cartpole.world import CartPole
@@ -26,10 +26,9 @@ class ObservationText:
             raise ValueError(f"codec: {spaces.action} has no finite choices; set codec=package.module:Name")
         inner = world.inner if isinstance(world, WorldWrapper) else world
         self.texts = inner.texts.get(agent_type, ()) if isinstance(inner, ExternalWorld) else ()
-        entries = spaces.observation.entries if isinstance(spaces.observation, Dict) else {"": spaces.observation}
         self.numbers = tuple(
             name
-            for name, space in entries.items()
+            for name, space in entries_of(spaces.observation).items()
             if name not in self.texts
             and not isinstance(space, Text)
             and (isinstance(space, Discrete) or (space.dtype != "uint8" and int(np.prod(space.shape)) <= MAX_NUMBERS))
@@ -45,7 +44,7 @@ class ObservationText:
         self.choices = ("left", "right") if self.cartpole else tuple(map(str, range(spaces.action.n)))
 
     def describe(self, observation: Tree) -> list[str]:
-        entries = observation if isinstance(observation, dict) else {"": observation}
+        entries = arrays_of(observation)
         count = len(next(iter(entries.values())))
         lines = [[bytes_to_text(row) for row in entries[name]] for name in self.texts]
         for name in self.numbers:
