@@ -33,6 +33,7 @@ from coterie.config import schema
 from coterie.lm import plans
 from coterie.studies import figures
 from coterie.training import loop
+from coterie.training.loop import AfterValidation
 from coterie.training.run import Run
 
 QUIET = ["train.video=false", "train.tensorboard=false"]
@@ -212,14 +213,14 @@ def train(name: str, arm: Arm, seed: int, limit: int | None, threshold: float | 
     run = Run.create(path, settings)
     reached: list[bool] = []
 
-    def watch(steps: int, score: float) -> bool:
+    def watch(steps: int, score: float) -> AfterValidation:
         if limit is not None and steps >= limit:
-            return True
+            return AfterValidation.FINISH
         if not arm.alone or threshold is None:
-            return False
+            return AfterValidation.CONTINUE
         latest = [record[SUCCESS] for record in Run.open(path).metrics() if SUCCESS in record]
         reached.append(bool(latest) and latest[-1] >= threshold)
-        return len(reached) > 1 and all(reached[-2:])
+        return AfterValidation.FINISH if len(reached) > 1 and all(reached[-2:]) else AfterValidation.CONTINUE
 
     loop.train(settings, run, quiet=True, watch=watch)
     print(f"{name}, seed {seed}: {run.path}", file=sys.stderr, flush=True)
