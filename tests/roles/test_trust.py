@@ -268,7 +268,7 @@ def weights_by_the_guide(played, until):
 
 
 def recorded(played, first, last, copies, opening):
-    """The rollout of these steps and copies; `opening` are the steps of decisions that the last one left open, or −1."""
+    """The rollout of these steps and copies; `opening` has the steps of decisions that were left open before, or −1."""
     steps = slice(first, last)
 
     def rows(array, open_row):
