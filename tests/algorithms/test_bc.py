@@ -188,6 +188,34 @@ def test_failed_episodes_are_left_out_unless_wanted(grid, tmp_path):
         learner([grid], min_return=1000.0)
 
 
+def test_a_recording_of_several_groups_is_read_by_the_name_of_one(grid, tmp_path):
+    """Of the other group only every second decision is labelled."""
+    part = demonstrations.load(grid)
+    own = spec_in(build_world(schema.load("gridworld-cooperative", GRID).world, 2)).group
+    returns = [each.returns[part.group] for each in part.episodes]
+    episodes = tuple(
+        type(each)(each.seed, each.copy, each.length, each.success, {own: paid, "others": paid})
+        for each, paid in zip(part.episodes, returns, strict=True)
+    )
+    part = demonstrations.replace(part, episodes=episodes)
+    half = np.arange(len(part.action)) % 2 == 0
+    others = demonstrations.replace(part, group="others", labelled=half)
+    demonstrations.save(tmp_path / "both", [demonstrations.replace(part, group=own), others])
+
+    def read(**settings):
+        return sum(mine.size for mine in learner([tmp_path / "both"], validation=0, **settings).labels)
+
+    assert read() == len(half)  # its own name
+    assert read(group="others") == half.sum()
+    with pytest.raises(ValueError, match="nobody"):
+        read(group="nobody")
+    word = f"groups.team.learner={{name: dagger, demonstrations: [{tmp_path / 'both'}], group: others}}"
+    advised = "groups.team.advisor={name: policy, policy: expert, use: {mode: label}}"
+    config = schema.load("gridworld-cooperative", [*GRID, word, advised])
+    (group,) = build_groups(config, build_world(config.world, 1))
+    assert group.learner.count == half.sum()
+
+
 def test_decisions_by_chance_are_no_labels(grid, tmp_path):
     part = demonstrations.load(grid)
     labelled = np.arange(len(part.action)) % 2 == 0
