@@ -138,6 +138,23 @@ def test_boards_are_turned_together_with_their_moves():
     assert np.take_along_axis(turned.mask, turned.action[:, None], axis=1).all()
 
 
+def test_symmetries_are_those_of_the_worlds_board():
+    world = build_world(schema.load("tictactoe-alphazero").world, 2)
+    spec = spec_in(world)
+    size = world.game.symmetries[0].cells.size
+    given = Labels(generator().random((60, size)), np.zeros(60, np.int64), np.full(60, 1), np.zeros((60, 0), bool))
+    turned = Augmenter(True, (), network(spec), spec)(given, generator())
+    images = np.stack([given.observation[:, each.cells] for each in world.game.symmetries])  # [Y, R, D]
+    same = (images == turned.observation).all(axis=-1)
+    assert same.any(axis=0).all()
+    assert same.argmax(axis=0).max() > 0  # not the identity alone
+    assert set(turned.action) == {1, 3, 5, 7}  # an edge is turned to an edge
+    np.testing.assert_array_equal(Augmenter(False, (), network(spec), spec)(given, generator()).observation, given[0])
+    other = spec_in(build_world(schema.load("gridworld-cooperative", GRID).world, 2))
+    with pytest.raises(ValueError, match="symmetries=true needs a board game"):
+        Augmenter(True, (), network(other), other)
+
+
 def doubled(decisions, world, random):
     return decisions._replace(observation=2 * decisions.observation)
 
@@ -248,6 +265,12 @@ def test_held_out_episodes_are_whole_and_validated(grid):
     assert sum(rows) == len(demonstrations.load(grid).action)
     metrics = one.learn(None, Joint({}, 1, 0.0, steps=64), generator())
     assert {"loss", "accuracy", "validation_loss", "validation_accuracy"} <= metrics.keys()
+
+
+def test_an_iteration_reads_its_decisions_in_batches(grid):
+    for size, updates in ((8, 8), (48, 1), (100, 1)):
+        one = learner([grid], batch_size=size)
+        assert one.learn(None, Joint({}, 1, 0.0, steps=64), generator())["updates"] == updates
 
 
 @pytest.mark.parametrize(("schedule", "rate"), [("linear", 7.5e-4), ("constant", 1e-3)])
