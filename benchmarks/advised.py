@@ -20,6 +20,7 @@ from interleave import commit
 from coterie.config import schema
 from coterie.studies import figures
 from coterie.training import loop
+from coterie.training.loop import AfterValidation
 from coterie.training.run import Run
 
 SHARE = 0.9  # of the expert's return
@@ -49,8 +50,13 @@ def train(experiment: str, told: list[str], path: Path) -> Run:
     if not (path / "summary.json").exists():
         settings = schema.load(experiment, told)
         run = Run.create(path, settings)
-        loop.train(settings, run, quiet=True, watch=lambda steps, score: steps >= LIMIT)
+        loop.train(settings, run, quiet=True, watch=until_limit)
     return Run.open(path)
+
+
+def until_limit(steps: int, score: float) -> AfterValidation:
+    """Finish a run after LIMIT steps."""
+    return AfterValidation.FINISH if steps >= LIMIT else AfterValidation.CONTINUE
 
 
 def curve(run: Run) -> list[tuple[int, float]]:

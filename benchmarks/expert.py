@@ -8,9 +8,9 @@ of PPO from random weights that are known, `transfer` with the weights of PPO on
 count demonstrations, and for `transfer` not the other task's. Policies that are handed over are evaluated every 512
 frames, `scratch` and `scratch-tuned` every 1,024. `lowest_drawn` is the lowest success of the episodes that ended in
 one iteration of training, where actions are drawn. Settings were chosen on seeds 100 to 104. Writes
-docs/results/expert-doorkey-SIZE.json and .png (curves, frames to 90%; below, where each arm goes), and one
-video of each arm next to the runs. What is already trained is kept, and refused where it was trained with other
-settings.
+docs/results/expert-doorkey-SIZE.json and .png (curves with the range of the seeds, frames to 90%, where each arm goes),
+and one video of each arm next to the runs. What is already trained is kept, and refused where it was trained with
+other settings.
 """
 
 from __future__ import annotations
@@ -65,6 +65,7 @@ HAND_OVER = (  # how a policy goes on under PPO, found by `hand_over.py` on seed
     "advisor={name: policy, policy: RUN, use: {mode: kl, strength: 0.3, frames: 4000}}",
 )
 SCRATCH = ("scratch", "scratch-tuned")
+WITHOUT = (*SCRATCH, "transfer")  # arms without demonstrations
 SOLVED = 0.9  # greedy success
 
 
@@ -174,24 +175,31 @@ def visits(run: Run, size: int) -> np.ndarray:
 
 
 def draw(found: dict[str, Any]) -> bytes:
-    """Curves of all arms in one panel and the frames to 90% in another; below them where each arm goes."""
+    """Curves of arms with and without demonstrations, with the range of the seeds, and the frames to 90%; below them
+    where each arm goes."""
     from matplotlib.figure import Figure
 
     arms = found["arms"]
     colours = {arm: figures.colour(number) for number, arm in enumerate(arms)}
     figure = Figure(figsize=(12, 6.4), layout="constrained")
     grid = figure.add_gridspec(2, 1, height_ratios=(1.7, 1))
-    above = grid[0].subgridspec(1, 2)
-    curves, reached = figure.add_subplot(above[0]), figure.add_subplot(above[1])
-    for arm, one in arms.items():
-        steps = np.array(one["curves"][0]["frames"])
-        values = np.array([curve["success"][: len(steps)] for curve in one["curves"]])
-        line = Estimate(np.median(values, axis=0), values.min(axis=0), values.max(axis=0))
-        figures.draw_series(curves, figures.Series(arm, colours[arm], steps, line), band=len(arms) <= figures.MANY)
-    figures.draw_references(curves, [figures.Reference(f"{SOLVED:.0%}", SOLVED, threshold=True)])
-    figures.label_panel(curves, "greedy success, median of the seeds", figures.STEPS, "share of episodes")
-    curves.set_ylim(-0.03, 1.03)
-    figures.put_legend(curves)
+    shown = {True: "with demonstrations: greedy success", False: "without: greedy success"}
+    panels = {title: [arm for arm in arms if (arm in WITHOUT) is not by] for by, title in shown.items()}
+    panels = {title: names for title, names in panels.items() if names}
+    above = grid[0].subgridspec(1, len(panels) + 1)
+    for place, (title, names) in enumerate(panels.items()):
+        curves = figure.add_subplot(above[place])
+        for arm in names:
+            one = arms[arm]
+            steps = np.array(one["curves"][0]["frames"])
+            values = np.array([curve["success"][: len(steps)] for curve in one["curves"]])
+            line = Estimate(np.median(values, axis=0), values.min(axis=0), values.max(axis=0))
+            figures.draw_series(curves, figures.Series(arm, colours[arm], steps, line), band=True)
+        figures.draw_references(curves, [figures.Reference(f"{SOLVED:.0%}", SOLVED, threshold=True)])
+        figures.label_panel(curves, title, figures.STEPS, "share of episodes")
+        curves.set_ylim(-0.03, 1.03)
+        figures.put_legend(curves)
+    reached = figure.add_subplot(above[-1])
     runs = {
         arm: [
             (row["frames_to_90"] or curve["frames"][-1], row["frames_to_90"] is not None)
@@ -207,8 +215,11 @@ def draw(found: dict[str, Any]) -> bytes:
         axes.imshow(np.array(one["visits"]), cmap=figures.HEAT, vmin=0)
         axes.set_title(arm, fontsize=9, color=figures.TEXT)
         axes.set_axis_off()
-    words = "Dots: seeds; open: not reached by the last frame; line: median. Squares: cells that greedy play visits"
-    figure.supxlabel(f"{words}, the brighter the more often.", fontsize=8, color=figures.TEXT)
+    words = (
+        "Lines: median of the seeds; bands: their range. Dots: seeds; open: not reached by the last frame. "
+        "Squares: cells that greedy play visits, the brighter the more often."
+    )
+    figure.supxlabel(words, fontsize=8, color=figures.TEXT)
     return figures.as_png(figure)
 
 

@@ -21,6 +21,7 @@ from interleave import commit
 from coterie.config import schema
 from coterie.studies import figures, statistics
 from coterie.training import loop
+from coterie.training.loop import AfterValidation
 from coterie.training.run import Run
 
 ARMS = {"unshaped": "doorkey5-ppo", "shaped": "doorkey5-shaped"}
@@ -37,10 +38,10 @@ def train(experiment: str, seed: int, folder: Path, overrides: list[str]) -> Run
     settings = schema.load(experiment, [f"seed={seed}", "train.video=false", "train.tensorboard=false", *overrides])
     good = 0
 
-    def holds(env_steps: int, score: float) -> bool:
+    def holds(env_steps: int, score: float) -> AfterValidation:
         nonlocal good
         good = good + 1 if score >= PAID else 0
-        return good >= IN_A_ROW
+        return AfterValidation.FINISH if good >= IN_A_ROW else AfterValidation.CONTINUE
 
     run = Run.create(path, settings)
     loop.train(settings, run, quiet=True, watch=holds)

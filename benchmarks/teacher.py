@@ -6,7 +6,7 @@
 Trains what is not there yet. Students are evaluated without their teacher (greedy, 100 validation episodes); the scores
 at the end are those of 100 held-out episodes that are the same for all seeds. PPO alone ends once two evaluations in a
 row reach the threshold; a run that never does counts as its whole length. Settings were chosen on seeds 100 to 102,
-`trust` on seeds 100 to 107.
+`trust` and the entropy bonus beside it on seeds 100 to 107.
 Writes a JSON file and a picture beside it.
 """
 
@@ -33,6 +33,7 @@ from coterie.config import schema
 from coterie.lm import plans
 from coterie.studies import figures
 from coterie.training import loop
+from coterie.training.loop import AfterValidation
 from coterie.training.run import Run
 
 QUIET = ["train.video=false", "train.tensorboard=false"]
@@ -61,6 +62,12 @@ class Task:
 def taught(experiment: str, group: str, **settings: Any) -> Arm:
     """The experiment with other settings of its teacher."""
     return Arm(experiment, tuple(f"groups.{group}.advisor.{name}={value}" for name, value in settings.items()))
+
+
+def unchecked(**settings: Any) -> Arm:
+    """A teacher that may be wrong, of DoorKey 5×5: trust, and the entropy bonus of PPO alone."""
+    arm = taught("doorkey5-teacher", "agent", trust="true", **settings)
+    return replace(arm, words=(*arm.words, "groups.agent.learner.entropy_coefficient=0.04"))
 
 
 def ratio(found: dict[str, Any], arm: str) -> float:
@@ -101,6 +108,9 @@ TASKS = {
             "noisy texts, trust": taught("doorkey5-teacher", "agent", trust="true", noise=0.3),
             "noisy decisions, trust": taught("doorkey5-teacher", "agent", trust="true", noise=0.3, noise_by="decision"),
             "adversary, trust": taught("doorkey5-teacher", "agent", trust="true", adversarial="true"),
+            "teacher, trust, entropy": unchecked(),
+            "noisy texts, trust, entropy": unchecked(noise=0.3),
+            "adversary, trust, entropy": unchecked(adversarial="true"),
         },
         {
             "teacher <= 0.4 of PPO alone": lambda found: ratio(found, "teacher") <= 0.4,
@@ -119,7 +129,16 @@ TASKS = {
             "the same with trust": lambda found: solved(
                 found, "adversary, trust", 10_000 + 2 * found["PPO alone"]["median_steps"]
             ),
+            "the same with trust and entropy": lambda found: solved(
+                found, "adversary, trust, entropy", 10_000 + 2 * found["PPO alone"]["median_steps"]
+            ),
             "teacher with trust <= 0.4 of PPO alone": lambda found: ratio(found, "teacher, trust") <= 0.4,
+            "teacher with trust and entropy <= 0.4 of PPO alone": lambda found: (
+                ratio(found, "teacher, trust, entropy") <= 0.4
+            ),
+            "noisy texts with trust and entropy <= 0.6 of PPO alone": lambda found: (
+                ratio(found, "noisy texts, trust, entropy") <= 0.6
+            ),
             "noisy texts with trust <= 0.6 of PPO alone": lambda found: ratio(found, "noisy texts, trust") <= 0.6,
             "noisy decisions with trust <= 0.6 of PPO alone": lambda found: (
                 ratio(found, "noisy decisions, trust") <= 0.6
@@ -212,14 +231,14 @@ def train(name: str, arm: Arm, seed: int, limit: int | None, threshold: float | 
     run = Run.create(path, settings)
     reached: list[bool] = []
 
-    def watch(steps: int, score: float) -> bool:
+    def watch(steps: int, score: float) -> AfterValidation:
         if limit is not None and steps >= limit:
-            return True
+            return AfterValidation.FINISH
         if not arm.alone or threshold is None:
-            return False
+            return AfterValidation.CONTINUE
         latest = [record[SUCCESS] for record in Run.open(path).metrics() if SUCCESS in record]
         reached.append(bool(latest) and latest[-1] >= threshold)
-        return len(reached) > 1 and all(reached[-2:])
+        return AfterValidation.FINISH if len(reached) > 1 and all(reached[-2:]) else AfterValidation.CONTINUE
 
     loop.train(settings, run, quiet=True, watch=watch)
     print(f"{name}, seed {seed}: {run.path}", file=sys.stderr, flush=True)

@@ -105,13 +105,15 @@ def test_an_extra_loss_is_added_by_name():
 def test_weight_decay_and_noise_change_what_is_learned():
     spec = group_spec()
     found = []
-    for settings in (CloningSettings(weight_decay=0), CloningSettings(weight_decay=0.5), CloningSettings(noise=1.0)):
-        cloner = Cloner(settings, network(spec))
+    for decay, noise in ((0, 0), (0.5, 0), (0, 1.0), (0, 0.5)):
+        cloner = Cloner(CloningSettings(weight_decay=decay, noise=noise), network(spec))
         for _ in range(5):
             cloner.step([labels(spec)], 1e-1, generator())
         found.append(cloner.policy.flat.array.copy())
-    assert np.abs(found[1]).sum() < np.abs(found[0]).sum()
-    assert not np.allclose(found[2], found[0])
+    plain, decayed, noisy, less = found
+    assert np.abs(decayed).sum() < np.abs(plain).sum()
+    assert not np.allclose(noisy, plain)
+    assert not np.allclose(noisy, less)
 
 
 def test_gradients_are_cut_to_the_largest_norm():
@@ -134,6 +136,23 @@ def test_boards_are_turned_together_with_their_moves():
     seen = np.take_along_axis(turned.observation, turned.action[:, None], axis=1)[:, 0]
     np.testing.assert_array_equal(seen, moves)  # the turned move is on the same cell
     assert np.take_along_axis(turned.mask, turned.action[:, None], axis=1).all()
+
+
+def test_symmetries_are_those_of_the_worlds_board():
+    world = build_world(schema.load("tictactoe-alphazero").world, 2)
+    spec = spec_in(world)
+    size = world.game.symmetries[0].cells.size
+    given = Labels(generator().random((60, size)), np.zeros(60, np.int64), np.full(60, 1), np.zeros((60, 0), bool))
+    turned = Augmenter(True, (), network(spec), spec)(given, generator())
+    images = np.stack([given.observation[:, each.cells] for each in world.game.symmetries])  # [Y, R, D]
+    same = (images == turned.observation).all(axis=-1)
+    assert same.any(axis=0).all()
+    assert same.argmax(axis=0).max() > 0  # not the identity alone
+    assert set(turned.action) == {1, 3, 5, 7}  # an edge is turned to an edge
+    np.testing.assert_array_equal(Augmenter(False, (), network(spec), spec)(given, generator()).observation, given[0])
+    other = spec_in(build_world(schema.load("gridworld-cooperative", GRID).world, 2))
+    with pytest.raises(ValueError, match="symmetries=true needs a board game"):
+        Augmenter(True, (), network(other), other)
 
 
 def doubled(decisions, world, random):
@@ -188,6 +207,34 @@ def test_failed_episodes_are_left_out_unless_wanted(grid, tmp_path):
         learner([grid], min_return=1000.0)
 
 
+def test_a_recording_of_several_groups_is_read_by_the_name_of_one(grid, tmp_path):
+    """Of the other group only every second decision is labelled."""
+    part = demonstrations.load(grid)
+    own = spec_in(build_world(schema.load("gridworld-cooperative", GRID).world, 2)).group
+    returns = [each.returns[part.group] for each in part.episodes]
+    episodes = tuple(
+        type(each)(each.seed, each.copy, each.length, each.success, {own: paid, "others": paid})
+        for each, paid in zip(part.episodes, returns, strict=True)
+    )
+    part = demonstrations.replace(part, episodes=episodes)
+    half = np.arange(len(part.action)) % 2 == 0
+    others = demonstrations.replace(part, group="others", labelled=half)
+    demonstrations.save(tmp_path / "both", [demonstrations.replace(part, group=own), others])
+
+    def read(**settings):
+        return sum(mine.size for mine in learner([tmp_path / "both"], validation=0, **settings).labels)
+
+    assert read() == len(half)  # its own name
+    assert read(group="others") == half.sum()
+    with pytest.raises(ValueError, match="nobody"):
+        read(group="nobody")
+    word = f"groups.team.learner={{name: dagger, demonstrations: [{tmp_path / 'both'}], group: others}}"
+    advised = "groups.team.advisor={name: policy, policy: expert, use: {mode: label}}"
+    config = schema.load("gridworld-cooperative", [*GRID, word, advised])
+    (group,) = build_groups(config, build_world(config.world, 1))
+    assert group.learner.count == half.sum()
+
+
 def test_decisions_by_chance_are_no_labels(grid, tmp_path):
     part = demonstrations.load(grid)
     labelled = np.arange(len(part.action)) % 2 == 0
@@ -218,6 +265,12 @@ def test_held_out_episodes_are_whole_and_validated(grid):
     assert sum(rows) == len(demonstrations.load(grid).action)
     metrics = one.learn(None, Joint({}, 1, 0.0, steps=64), generator())
     assert {"loss", "accuracy", "validation_loss", "validation_accuracy"} <= metrics.keys()
+
+
+def test_an_iteration_reads_its_decisions_in_batches(grid):
+    for size, updates in ((8, 8), (48, 1), (100, 1)):
+        one = learner([grid], batch_size=size)
+        assert one.learn(None, Joint({}, 1, 0.0, steps=64), generator())["updates"] == updates
 
 
 @pytest.mark.parametrize(("schedule", "rate"), [("linear", 7.5e-4), ("constant", 1e-3)])

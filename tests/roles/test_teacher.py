@@ -103,6 +103,16 @@ def test_frequencies_of_samples_are_probabilities_and_unparsable_ones_do_not_cou
     assert not silent.suggest(seen(world, where)).given.any()
 
 
+def test_the_number_and_temperature_of_samples_reach_the_model(monkeypatch):
+    world, asked = grid(5), []
+    made, where = teacher(world, "WAVERING", samples=7, temperature=0.5)
+    lm = made.skill_source.planner.scorer.lm
+    complete = lm.complete
+    monkeypatch.setattr(lm, "complete", lambda prompts, n, how: asked.append((n, how)) or complete(prompts, n, how))
+    made.suggest(seen(world, where))
+    assert {(n, how.temperature, how.max_tokens, how.stop) for n, how in asked} == {(7, 0.5, 12, ("\n",))}
+
+
 def test_how_the_planner_is_asked(tmp_path):
     world = grid(20)
     template = written(tmp_path / "mine.txt", "{examples}\nNow {state}\nGo:\n")

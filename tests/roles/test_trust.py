@@ -1,15 +1,17 @@
 """Trust in a teacher: what leads on, the test of following against leading on, and runs that use it."""
 
 import dataclasses
+import itertools
 import json
 import math
+import statistics
 
 import numpy as np
 import pytest
 
 import coterie
 from coterie.config import schema
-from coterie.core.types import Advice, Experience, Finals, as_metrics
+from coterie.core.types import Advice, Experience, Finals, as_metrics, merge
 from coterie.roles.trust import SUMS, Trust, scores
 from coterie.training import loop
 from coterie.training.build import build_groups, build_world
@@ -105,6 +107,7 @@ def test_pending_decisions_are_counted_once():
     assert trust.sums[:, 0, 0].tolist() == [0]
     trust.weigh(rollout([0, 1, 5], acting=False))
     assert dict(zip(trust.places, trust.sums[:, 0, 0].tolist(), strict=True)) == {"a": 1, "b": 0}
+    assert trust.given == 1
 
 
 # Scores -------------------------------------------------------------------------------------------------------------
@@ -193,6 +196,141 @@ def test_a_wrong_skill_loses_trust_in_one_rollout_without_a_reward():
     assert (trust[to_door], trust[to_open]) == (1, 1)
     mean = (weighed.advice.strength / own.advice.strength).mean()
     assert as_metrics(advisor.metrics())["advice/trust"] == pytest.approx(mean, abs=1e-5)
+
+
+# Against the guide, written again ------------------------------------------------------------------------------------
+
+COPIES, AGENTS, STEPS, ACTIONS = 4, 2, 120, 3
+
+
+@dataclasses.dataclass
+class Game:
+    """What happened to agents that sometimes wait for each other: arrays `[STEPS, COPIES, AGENTS, …]`."""
+
+    number: np.ndarray  # of the text state; one row more
+    acts: np.ndarray  # one row more
+    action: np.ndarray
+    own: np.ndarray  # the policy's probabilities
+    advice: np.ndarray  # the teacher's
+    given: np.ndarray
+    reward: np.ndarray  # arrived after the step
+    terminated: np.ndarray
+    truncated: np.ndarray
+
+
+def game(random):
+    shape = STEPS, COPIES, AGENTS
+    number = random.choice([0, 0, 0, 1, 1, 2, 3, 9], (STEPS + 1, *shape[1:]))
+    terminated, cut = random.random(shape) < 0.06, random.random(shape) < 0.03
+    own, advice = (random.dirichlet(np.ones(ACTIONS), shape) for _ in range(2))
+    reward = random.choice([0, 0, 0, 0, 0, 0, 0, 1, -1, -0.5], shape)
+    acts = random.random((STEPS + 1, *shape[1:])) < 0.7
+    acts[0] = True
+    acts[1:] |= terminated | cut  # an episode begins with a decision
+    action = random.integers(ACTIONS, size=shape)
+    return Game(number, acts, action, own, advice, random.random(shape) < 0.8, reward, terminated, cut & ~terminated)
+
+
+def weights_by_the_guide(played, until):
+    """Each text state's factor of λ after so many steps, decision by decision, from the guide's sentences."""
+    found = {}  # text -> advised decisions: how far each followed, by both measures, and whether it led on
+    for n, a in np.ndindex(COPIES, AGENTS):
+        met, latest, earned = set(), None, 0.0
+
+        def close(led_on, t, n=n, a=a):
+            if played.given[t, n, a]:
+                taken = played.action[t, n, a]
+                told, own = played.advice[t, n, a, taken], played.own[t, n, a, taken]
+                found.setdefault(text_at(t, n, a), []).append((told, told / own, led_on))
+
+        def text_at(t, n=n, a=a):
+            return Letters().describe(int(played.number[t, n, a]))
+
+        for t in range(until + 1):
+            if played.acts[t, n, a]:
+                if latest is not None:
+                    close(text_at(t) not in met or earned > 0, latest)
+                met, latest, earned = met | {text_at(t)}, t, 0.0
+            if t == until:
+                break
+            earned += played.reward[t, n, a]
+            if played.terminated[t, n, a] or played.truncated[t, n, a]:
+                if latest is not None:
+                    close(earned > 0, latest)
+                met, latest = set(), None
+    factors = {}
+    for text, decisions in found.items():
+        *measures, y = np.array(decisions, float).T
+        parts = [(x - x.mean()) * (y - y.mean()) for x in measures]
+        z = min(part.sum() / np.sqrt((part**2).sum()) if (part**2).sum() > 1e-9 else 0.0 for part in parts)
+        factors[text] = min(1.0, 2 * statistics.NormalDist().cdf(z))
+    return factors
+
+
+def recorded(played, first, last, copies, opening):
+    """The rollout of these steps and copies; `opening` has the steps of decisions that were left open before, or −1."""
+    steps = slice(first, last)
+
+    def rows(array, open_row):
+        return np.concatenate([open_row[None], array[steps, copies]])
+
+    def at_opening(array):
+        n, a = np.indices(opening.shape)
+        return array[opening.clip(0), np.arange(COPIES)[copies][n], a]
+
+    earned = np.zeros(opening.shape)
+    for n, a in np.argwhere(opening >= 0):
+        earned[n, a] = played.reward[opening[n, a] : first, np.arange(COPIES)[copies][n], a].sum()
+    action, own, told = (rows(part, at_opening(part)) for part in (played.action, played.own, played.advice))
+    active = rows(played.acts, opening >= 0)
+    given = rows(played.given, at_opening(played.given)) & active
+    numbers = np.concatenate([at_opening(played.number)[None], played.number[first : last + 1, copies]])
+    nothing = np.zeros(opening.shape, bool)
+    strength = np.where(given, np.float32(2), np.float32(0))
+    log_prob = np.log(np.take_along_axis(own, action[..., None], axis=-1)[..., 0])
+    return Experience(
+        numbers[..., None].astype(np.float32),
+        action,
+        log_prob,
+        rows(played.reward, earned),
+        active,
+        rows(played.terminated, nothing),
+        rows(played.truncated, nothing),
+        played.acts[last, copies],
+        Finals(np.zeros((0, 2), np.int64), np.zeros((0, *opening.shape[1:], 1), np.float32)),
+        advice=Advice(given, told, strength),
+    )
+
+
+def still_open(played, until):
+    """The step of each agent's decision that neither its next one nor an end has closed; −1: there is none."""
+    found = np.full((COPIES, AGENTS), -1)
+    for t in range(until):
+        found = np.where(played.acts[t], t, found)
+        found = np.where(played.terminated[t] | played.truncated[t], -1, found)
+    return np.where(played.acts[until], -1, found)
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_the_weights_are_those_of_the_guide(seed, shards):
+    """Rollouts of uneven lengths, agents that wait, shards, and a resume after each one."""
+    played, trust, least = game(np.random.default_rng(seed)), Trust(Letters()), 1.0
+    for first, last in itertools.pairwise([0, 1, 13, 40, 41, 90, STEPS]):
+        opening = still_open(played, first) if first else np.full((COPIES, AGENTS), -1)
+        parts = [slice(k * COPIES // shards, (k + 1) * COPIES // shards) for k in range(shards)]
+        own = merge([recorded(played, first, last, copies, opening[copies]) for copies in parts])
+        weighed = trust.weigh(own)
+        factors = weights_by_the_guide(played, last)
+        wanted = np.zeros(own.active.shape)
+        for place in np.argwhere(own.advice.given):
+            text = Letters().describe(int(own.observation[tuple(place)][0]))
+            wanted[tuple(place)] = 2 * factors.get(text, 1.0)
+        np.testing.assert_allclose(weighed.advice.strength, wanted, rtol=1e-5)
+        least = min([least, *factors.values()])
+        trust, before = Trust(Letters()), trust
+        trust.load(before.state())
+    assert least < 0.5  # some advice looks wrong, by chance
 
 
 # Runs ---------------------------------------------------------------------------------------------------------------

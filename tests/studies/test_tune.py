@@ -419,3 +419,9 @@ def test_the_last_validation_is_seen_too(tmp_path):
 
     loop.train(settings, Run.create(tmp_path / "run", settings), quiet=True, watch=watch)
     assert [steps for steps, _ in seen] == [64, 128, 192, 256]
+
+
+def test_an_answer_that_is_none_of_the_three_words_is_refused(tmp_path):
+    settings = schema.load("gridworld-cooperative", GRID)
+    with pytest.raises(ValueError, match="True is not a valid AfterValidation"):
+        loop.train(settings, Run.create(tmp_path / "run", settings), quiet=True, watch=lambda steps, score: True)

@@ -46,7 +46,7 @@ class Trust:
         rows = given & known
         self.count(texts[:-1][rows], led_on[rows], followed[rows])
         factor = np.where(given, self.factors()[texts[:-1]], 0.0)
-        self.given, self.weight = self.given + int(given.sum()), self.weight + float(factor.sum())
+        self.given, self.weight = self.given + int(rows.sum()), self.weight + float(factor[rows].sum())
         strength = (own.advice.strength * factor).astype(np.float32)
         return replace(own, advice=own.advice._replace(strength=strength))
 

@@ -484,7 +484,7 @@ def loop(
                 training.save()
                 return {"finished": False, "env_steps": training.env_steps}
             if watch is not None:
-                after = watch(training.env_steps, training.score)
+                after = AfterValidation(watch(training.env_steps, training.score))  # raises for anything else
                 last, paused = last or after is AfterValidation.FINISH, after is AfterValidation.PAUSE
         record(metrics)
         if last or paused or training.iteration % settings.checkpoint_every == 0 or interrupted.is_set():
