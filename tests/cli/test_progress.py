@@ -26,8 +26,8 @@ def bars(monkeypatch):
     shown = []
 
     class Noted(progress.Tasks):
-        def advance(self, words=""):
-            super().advance(words)
+        def advance(self):
+            super().advance()
             shown.append((self.done, self.total))
 
     monkeypatch.setattr(progress, "Tasks", Noted)
@@ -44,9 +44,14 @@ def test_a_terminal_gets_a_bar_and_a_file_lines(monkeypatch, capsys):
     monkeypatch.setenv("FORCE_COLOR", "1")
     with progress.Tasks(2, "pairings") as tasks:
         assert tasks.bar is not None
-        tasks.advance("a with b")
+        with tasks.doing("a with b"):
+            tasks.bar.refresh()
+            shown = capsys.readouterr().err
+            assert "a with b" in shown  # the pairing that is played, not one that has ended
+            assert "0/2" in shown
         tasks.bar.refresh()
-    assert "a with b" in capsys.readouterr().err
+        assert "1/2" in capsys.readouterr().err
+    capsys.readouterr()
     with progress.Tasks(2, "pairings", quiet=True) as tasks:
         assert tasks.bar is None
         tasks.advance()
