@@ -7,7 +7,7 @@ import re
 import pytest
 
 from coterie.cli import outcome, progress
-from coterie.cli.entry import Warnings
+from coterie.cli.entry import Warnings, say
 from coterie.core.search_space import Real
 from coterie.studies.exploit import exploit
 from coterie.studies.tune import population, tune
@@ -74,6 +74,20 @@ def test_warnings_appear_above_a_bar_and_break_between_words(monkeypatch, capsys
     capsys.readouterr()
     Warnings().emit(record)
     assert capsys.readouterr().err == words + "\n"
+
+
+def test_sentences_on_a_terminal_break_between_words(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "80")
+    words = (
+        "coterie: 'runs/race' and 'runs/mixed' play different worlds: max_steps is 100 and 50; " + "x" * 90 + "\n  b"
+    )
+    say(words)
+    assert capsys.readouterr().err == words + "\n"  # files get one line
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    say(words)
+    first, second, path, last = capsys.readouterr().err.splitlines()
+    assert len(first) <= 80
+    assert f"{first} {second} {path}\n{last}" == words
 
 
 @pytest.mark.slow
