@@ -7,7 +7,7 @@ import re
 import pytest
 
 from coterie.cli import outcome, progress
-from coterie.cli.entry import Warnings
+from coterie.cli.entry import Warnings, say
 from coterie.core.search_space import Real
 from coterie.studies.exploit import exploit
 from coterie.studies.tune import population, tune
@@ -26,8 +26,8 @@ def bars(monkeypatch):
     shown = []
 
     class Noted(progress.Tasks):
-        def advance(self, words=""):
-            super().advance(words)
+        def advance(self):
+            super().advance()
             shown.append((self.done, self.total))
 
     monkeypatch.setattr(progress, "Tasks", Noted)
@@ -44,9 +44,14 @@ def test_a_terminal_gets_a_bar_and_a_file_lines(monkeypatch, capsys):
     monkeypatch.setenv("FORCE_COLOR", "1")
     with progress.Tasks(2, "pairings") as tasks:
         assert tasks.bar is not None
-        tasks.advance("a with b")
+        with tasks.doing("a with b"):
+            tasks.bar.refresh()
+            shown = capsys.readouterr().err
+            assert "a with b" in shown  # the pairing that is played, not one that has ended
+            assert "0/2" in shown
         tasks.bar.refresh()
-    assert "a with b" in capsys.readouterr().err
+        assert "1/2" in capsys.readouterr().err
+    capsys.readouterr()
     with progress.Tasks(2, "pairings", quiet=True) as tasks:
         assert tasks.bar is None
         tasks.advance()
@@ -69,6 +74,20 @@ def test_warnings_appear_above_a_bar_and_break_between_words(monkeypatch, capsys
     capsys.readouterr()
     Warnings().emit(record)
     assert capsys.readouterr().err == words + "\n"
+
+
+def test_sentences_on_a_terminal_break_between_words(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "80")
+    words = (
+        "coterie: 'runs/race' and 'runs/mixed' play different worlds: max_steps is 100 and 50; " + "x" * 90 + "\n  b"
+    )
+    say(words)
+    assert capsys.readouterr().err == words + "\n"  # files get one line
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    say(words)
+    first, second, path, last = capsys.readouterr().err.splitlines()
+    assert len(first) <= 80
+    assert f"{first} {second} {path}\n{last}" == words
 
 
 @pytest.mark.slow

@@ -1,12 +1,14 @@
 """Exported policies decide as the policies do, memory and masks included; what is no network is refused."""
 
 import dataclasses
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
 from coterie.core.types import CoterieError
+from coterie.policies.teams.policy import CausalLMPolicy
 from coterie.studies import export
 from coterie.training import table
 from helpers.run import train, written
@@ -144,6 +146,12 @@ def test_what_is_no_network_is_refused(policy, said):
     for name in (None, "team"):
         with pytest.raises(CoterieError, match=said):
             export.choose_group(groups, name)
+
+
+def test_a_refused_policy_has_its_name_in_the_settings():
+    policy = CausalLMPolicy.__new__(CausalLMPolicy)
+    with pytest.raises(CoterieError, match="policy 'causal_lm' cannot be exported"):
+        export.refuse(SimpleNamespace(name="team", policy=policy))
 
 
 def test_a_group_must_be_named_where_several_learned(run):

@@ -5,7 +5,7 @@ import pytest
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
-from coterie.studies import figures
+from coterie.studies import figures, interactive, statistics
 
 
 def test_a_name_keeps_its_colour_over_panels():
@@ -31,3 +31,14 @@ def test_a_legend_lies_just_below_the_axis_label_whatever_the_height(height, dra
     assert 0 <= label.y0 - legend.y1 < 0.2 * figure.dpi
     assert legend.y0 > 0
     assert axes.yaxis.label.get_window_extent().x0 > 0.05 * figure.dpi
+
+
+@pytest.mark.parametrize("turns", [2, 5, 16])
+def test_an_axis_of_turns_has_whole_numbers(turns):
+    estimate = statistics.Estimate(np.ones(turns), None, None)
+    line = figures.Series("tool", "#0072b2", np.arange(1, turns + 1), estimate)
+    chart = figures.Chart("reward", figures.TURN, "mean reward", (line,))
+    axes = Figure().add_subplot()
+    figures.draw_chart(axes, chart)
+    ticks = [*axes.get_xticks(), interactive.to_dict(chart)["layout"]["xaxis"]["dtick"]]
+    assert all(float(tick).is_integer() for tick in ticks)

@@ -80,6 +80,15 @@ def test_one_episode_has_no_interval(capsys):
     assert "–" in capsys.readouterr().out
 
 
+def test_instances_are_counted_below_a_table_of_80_columns(capsys):
+    scores = {"groups": {"solver": {"return_mean": -2.25, "return_ci95": [-12.25, -12.25], "length_mean": 16.0}}}
+    found = scores | {"success_rate": 1.0, "success_ci95": [0.98, 1.0], "instances": 194}
+    print_results({"trained (best)": found, "random": found})
+    out = capsys.readouterr().out
+    assert out.count("194") == 1
+    assert max(map(len, out.splitlines())) <= 80
+
+
 @pytest.mark.parametrize("episodes", [2, 3, 5, 20])
 def test_intervals_of_a_few_episodes_hold_the_mean(episodes):
     """2,000 simulated evaluations; 1.96 standard errors hold it in 70% of cases with two episodes, 88% with five."""

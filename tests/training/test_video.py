@@ -233,6 +233,27 @@ def test_the_returns_of_many_groups_are_all_seen_above_the_picture():
     ]
 
 
+def test_the_kind_of_a_policy_is_not_cut_in_two():
+    """A long line below a picture goes on before the bracket; a bracket that is wider than the picture is cut."""
+    agents = "hunters: adversary_0, adversary_1, adversary_2"
+    made = captions.Captioned(
+        [captions.Who((captions.INK,), f"{agents} (network, ppo)"), captions.Who((), f"a ({'long ' * 30})")]
+    )
+    made.frame(np.zeros((480, 480, 3), np.uint8), "")
+    assert [one.words for one in made.wrapped[:2]] == [agents, "(network, ppo)"]
+    assert len(made.wrapped) > 4
+
+
+def test_the_last_picture_of_a_board_game_says_who_has_won():
+    """The mean return of self-play is always 0."""
+    config = schema.load("tictactoe-alphazero", ["groups.players.policy=random", "groups.players.learner=null"])
+    world = build.build_world(config.world, 1)
+    runner = Runner(world, [group.actor for group in build.build_groups(config, world)], 0)
+    shown = [video.running_returns(runner, final) for final in video.scenes(runner)]
+    assert shown[0] == {"players": 0}
+    assert sorted(shown[-1].items()) in ([("player_0", 1), ("player_1", -1)], [("player_0", -1), ("player_1", 1)])
+
+
 def test_an_auctions_bars_stay_where_they_are():
     """The item of the last round stays in the right half of the picture, when its result appears in the left one."""
     config = schema.load("auction-neutral")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import logging
+import shutil
 import sys
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -21,7 +23,7 @@ class Warnings(logging.Handler):
     """Prints to what standard error is at that moment: a live bar puts itself there, and lines appear above it."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        print(self.format(record), file=sys.stderr, flush=True)
+        say(self.format(record))
 
 
 def main() -> None:
@@ -35,15 +37,15 @@ def main() -> None:
         refuse_renamed_options(sys.argv[1:])
         app()
     except CoterieError as error:
-        print(f"coterie: {error}", file=sys.stderr)
+        say(f"coterie: {error}")
         sys.exit(2 if type(error).__name__ == "ConfigError" else 1)
     except OSError as error:
         if error.filename is None and error.errno not in FULL:
             raise
-        print(f"coterie: {describe_file_error(error)}", file=sys.stderr)
+        say(f"coterie: {describe_file_error(error)}")
         sys.exit(1)
     except MemoryError as error:
-        print(f"coterie: not enough memory: {error}; lower train.num_envs or the sizes of the world", file=sys.stderr)
+        say(f"coterie: not enough memory: {error}; lower train.num_envs or the sizes of the world")
         sys.exit(1)
     except SystemExit as left:
         if left.code == CTRL_C and not isinstance(left, Stopped):
@@ -54,6 +56,16 @@ def main() -> None:
             raise
         say_interrupted()
         sys.exit(CTRL_C)
+
+
+def say(words: str) -> None:
+    """Print to standard error; lines that a terminal would cut within words are broken between them."""
+    lines = words.split("\n")
+    if sys.stderr.isatty():
+        width = shutil.get_terminal_size().columns
+        wrapper = textwrap.TextWrapper(width, replace_whitespace=False, break_long_words=False, break_on_hyphens=False)
+        lines = [wrapper.fill(line) for line in lines]
+    print("\n".join(lines), file=sys.stderr, flush=True)
 
 
 def describe_file_error(error: OSError) -> str:
@@ -67,7 +79,7 @@ def describe_file_error(error: OSError) -> str:
 def say_interrupted() -> None:
     """Say how to go on after Ctrl-C."""
     same = "tune, exploit and demonstrate go on with the same command"
-    print(f"coterie: interrupted; 'coterie resume RUN' continues from the last checkpoint, {same}", file=sys.stderr)
+    say(f"coterie: interrupted; 'coterie resume RUN' continues from the last checkpoint, {same}")
 
 
 def refuse_renamed_options(arguments: Sequence[str]) -> None:

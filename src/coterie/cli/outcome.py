@@ -89,16 +89,18 @@ def print_results(results: Mapping[str, Mapping[str, Any]]) -> None:
             rows.append([name, group, *numbers, success])
     for line in columns(HEAD, rows, left=2):
         print(f"  {line}")
+    instances = sorted({result["instances"] for result in results.values() if "instances" in result})
+    if instances:  # of tasks that are written out
+        print(f"  distinct instances among the episodes: {' or '.join(map(str, instances))}")
 
 
 def _success(result: Mapping[str, Any]) -> str:
-    """The success rate with its 95% interval, in percent, and the number of instances; "" where there is none."""
+    """The success rate with its 95% interval, in percent; "" where there is none."""
     if result["success_rate"] is None:
         return ""
-    bounds, instances = result.get("success_ci95"), result.get("instances")  # summaries of earlier versions have none
+    bounds = result.get("success_ci95")  # summaries of earlier versions have none
     found = f"{result['success_rate']:.1%}"
-    found += "" if bounds is None else f" [{100 * bounds[0]:.0f}, {100 * bounds[1]:.0f}]"
-    return found + ("" if instances is None else f", {instances} distinct instances")
+    return found + ("" if bounds is None else f" [{100 * bounds[0]:.0f}, {100 * bounds[1]:.0f}]")
 
 
 def print_counters(counters: Mapping[str, float], tokens: Mapping[str, float]) -> None:

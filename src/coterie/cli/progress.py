@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
@@ -43,12 +45,20 @@ class Tasks:
         if self.bar is not None:
             self.bar.stop()
 
-    def advance(self, words: str = "") -> None:
+    @contextmanager
+    def doing(self, words: str) -> Iterator[None]:
+        """Name on the bar what is under way; one more is done after it."""
+        if self.bar is not None:
+            self.bar.update(self.task, description=words[:40])
+        yield
+        self.advance()
+
+    def advance(self) -> None:
         """One more is done."""
         self.done += 1
         now = time.monotonic()
         if self.bar is not None:
-            self.bar.update(self.task, completed=self.done, description=(words or self.things)[:40])
+            self.bar.update(self.task, completed=self.done)
         elif self.lines and not self.quiet and now - self.last >= EVERY:
             self.last = now
             print(f"{self.done} of {self.total} {self.things}, {now - self.began:.0f} s", file=sys.stderr, flush=True)

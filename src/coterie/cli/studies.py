@@ -43,7 +43,7 @@ def match(
     table = match.choose_table(opened, world)
     with Tasks(len(opened) ** 2, "pairings", quiet or as_json) as tasks:
         matrix = match.cross_play(
-            opened, table, episodes, seed, not stochastic, lambda one, other: tasks.advance(f"{one} with {other}")
+            opened, table, episodes, seed, not stochastic, lambda one, other: tasks.doing(f"{one} with {other}")
         )
     if figure is not None:
         figures.write_png(Path(figure), show.draw_heatmap(opened, matrix))

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from coterie.config import registry
 from coterie.core import seeding
 from coterie.core.group import Group
 from coterie.core.lookup import suggest
@@ -184,7 +185,8 @@ def refuse(group: Group) -> None:
     """Refuse policies that are no network over numbers."""
     policy, where = group.policy, f"group '{group.name}'"
     if not isinstance(policy, (NetworkPolicy, QNetworkPolicy, DeterministicPolicy, GaussianPolicy)):
-        kind = type(policy).__name__.removesuffix("Policy").lower()
+        known = {path.rpartition(":")[2]: name for name, path in registry.POLICIES.items()}
+        kind = known.get(type(policy).__name__, type(policy).__name__)
         raise CoterieError(
             f"{where}: policy '{kind}' cannot be exported; a graph holds one network (policies network, q_network, "
             "deterministic and gaussian), no script, language model or search. Clone its play first: coterie clone"

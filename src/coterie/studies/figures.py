@@ -21,6 +21,7 @@ from coterie.core.types import Array
 from coterie.studies.statistics import Estimate
 
 STEPS, TRAINING = "environment steps", "seconds of training"  # labels of x axes
+TURN = "turn"  # label of an axis of whole numbers
 COLOURS = (
     *("#0072b2", "#d55e00", "#009e73", "#cc79a7"),
     *("#e69f00", "#56b4e9", "#8c643c", "#444444"),
@@ -86,7 +87,7 @@ class Chart:
 
 def label_panel(axes: Any, title: str, x: str, y: str) -> None:
     """Set title, labels and grid of a panel."""
-    from matplotlib.ticker import EngFormatter
+    from matplotlib.ticker import EngFormatter, MaxNLocator
 
     axes.set_title(title, loc="left", fontsize=11, fontweight="bold", pad=10)
     axes.set_xlabel(x, color=TEXT)
@@ -99,6 +100,8 @@ def label_panel(axes: Any, title: str, x: str, y: str) -> None:
         axes.set_xlim(left=0)
     if x == STEPS:
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))  # 200k, 1M
+    if x == TURN:
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
 def put_legend(axes: Any, place: str = "below") -> None:

@@ -13,6 +13,7 @@ import gzip
 import html
 import importlib.util
 import json
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -120,6 +121,8 @@ def to_dict(chart: Chart) -> dict[str, Any]:
     if chart.x == figures.STEPS:
         x["tickformat"] = "~s"  # 2k, 1M, as in the pictures
         x["hoverformat"] = ",d"
+    if chart.x == figures.TURN:
+        x["dtick"] = math.ceil(max((one.x.max() for one in chart.series), default=1) / 10)
     layout = {
         "title": {"text": f"<b>{html.escape(chart.title)}</b>", "font": {"size": 14}, "x": 0, "xanchor": "left"},
         "xaxis": x,

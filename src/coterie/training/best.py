@@ -59,9 +59,9 @@ class Best:
         if self.setting == "last":
             return "the last policies (train.best=last)"
         if self.constant_sum:
-            return "the last policies, since their returns had the same sum in every episode"
+            return "the last policies: returns always have the same sum"
         if self.opposed:
-            return "the last policies, since one group's return falls as the others' rises"
+            return "the last policies: one's return falls as the others' rises"
         return "the highest mean return on validation episodes"
 
     def state(self) -> State:

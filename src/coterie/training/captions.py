@@ -160,9 +160,11 @@ def _with_wide_numbers(words: str) -> str:
 
 
 def _wrap(line: Who, width: int) -> list[Who]:
-    """A line cut where it would be too wide; its colours stay with the first part."""
+    """A line cut where it would be too wide, if possible not within brackets; its colours stay with the first part."""
     room = width - 2 * MARGIN - 14 * len(line.colours) - 20
-    parts, words = [""], line.words.split(" ")
+    parts, words = [""], re.findall(r"\([^()]*\)|\S+", line.words)
+    if any(_length(word) > room for word in words):
+        words = line.words.split(" ")
     for word in words:
         longer = f"{parts[-1]} {word}".strip()
         if _length(longer) <= room or not parts[-1]:

@@ -137,10 +137,18 @@ def pace(frames: int) -> float:
 
 
 def running_returns(runner: Runner, final: bool) -> dict[str, float]:
-    """Each group's mean return in the running episode; after its last step, in the one that has ended."""
-    if final:
-        return {group: float(rows[-1][0].mean()) for group, rows in runner.tally.returns.items() if rows}
-    return {group: float(running[0].mean()) for group, running in runner.tally.running.items()}
+    """Each group's mean return in the running episode; after its last step, in the one that has ended.
+
+    Where two agents of a group win what the other loses, the mean is always 0: both have their own.
+    """
+    shown: dict[str, float] = {}
+    for spec in runner.tally.group_specs:
+        returns = (runner.tally.returns[spec.group][-1] if final else runner.tally.running[spec.group])[0]
+        if len(returns) == 2 and returns[0] == -returns[1] != 0:
+            shown |= zip(spec.agents, map(float, returns), strict=True)
+        else:
+            shown[spec.group] = float(returns.mean())
+    return shown
 
 
 def show_in_terminal(world: World, actors: Sequence[Actor], seed: int, showing: Showing = Showing()) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -131,7 +132,7 @@ def sides(table: schema.Config, world: World) -> list[tuple[list[str], list[str]
     return [(seats[: len(first)], seats[len(first) :]) for seats in rotations]
 
 
-Met = Callable[[str, str], None]  # called with the names of two players who have met
+Playing = Callable[[str, str], AbstractContextManager[None]]  # by the names of two players; entered while they play
 
 
 def cross_play(
@@ -140,7 +141,7 @@ def cross_play(
     episodes: int,
     seed: int,
     greedy: bool = True,
-    met: Met = lambda one, other: None,
+    playing: Playing = lambda one, other: nullcontext(),
 ) -> list[list[Pairing]]:
     """Play every ordered pair of players, `episodes` in each rotation; entry [i][j] has i on the first side."""
     world = build.build_evaluation_world(table.world, episodes)
@@ -154,11 +155,11 @@ def cross_play(
 
     def meet(i: int, j: int) -> Pairing:
         one, other, parts = seated[i], seated[j], []
-        for first, second in seatings:
-            seats = [one[agent] for agent in first] + [other[agent] for agent in second]
-            result = evaluate(world, seats, episodes, evaluation_seed(seed), greedy, fingerprint=True)
-            parts.append(pairing(result, first, second))
-        met(players[i].name, players[j].name)
+        with playing(players[i].name, players[j].name):
+            for first, second in seatings:
+                seats = [one[agent] for agent in first] + [other[agent] for agent in second]
+                result = evaluate(world, seats, episodes, evaluation_seed(seed), greedy, fingerprint=True)
+                parts.append(pairing(result, first, second))
         return join(parts)
 
     with fixed_threads(table.train.threads):

@@ -21,7 +21,7 @@ RECORDED = re.compile(r"(.+)/turn_(\d+)/(score|advantage|entropy)")
 SHARE = 0.1  # of the records that are averaged, at both ends of training
 TITLES = {  # metric -> title, unit
     "score": ("reward of an answer, by turn", "mean reward"),
-    "advantage": ("spread of advantages, by turn", "root mean square of R − mean"),
+    "advantage": ("spread of advantages, by turn", "RMS of R − mean"),
     "entropy": ("entropy, by turn", "nats per token"),
 }
 Records = list[dict[str, Any]]  # of one run
@@ -42,7 +42,7 @@ def report_section(runs: Sequence[Run]) -> Iterable[str]:
     yield "<div class=charts>"
     for metric, (title, unit) in TITLES.items():
         lines = [line for i, role in enumerate(roles) for line in _lines(records, role, figures.colour(i), metric)]
-        chart = Chart(title, "turn", unit, tuple(lines))
+        chart = Chart(title, figures.TURN, unit, tuple(lines))
         picture = html.image(figures.chart_as_png(chart), "image/png", title)
         yield interactive.figure(chart, picture)
     yield "</div>"

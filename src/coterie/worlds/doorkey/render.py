@@ -70,7 +70,7 @@ def legend(agent: str) -> tuple[Sign, ...]:
     things = {"k": "key", "D": "locked door", "d": "closed door", "/": "open door"}
     signs += [Sign(text, meaning, (44, 98, 210)) for text, meaning in things.items()]
     signs += [Sign("G", "goal", (60, 150, 80)), Sign("~", "lava", (232, 106, 30)), Sign("?", "not seen yet")]
-    return (*signs, Sign("#", "wall"))
+    return (*signs, Sign("#", "wall"), Sign("", "band below the grid: what the agent holds"))
 
 
 def ansi(state: RoomState, copy: int) -> str:
