@@ -16,6 +16,7 @@ from coterie.policies.network import NetworkPolicy
 from coterie.policies.scripted import ExpertPolicy, RandomPolicy, RandomSettings
 from coterie.testing import ContractError, check_policy, check_world
 from coterie.training import build, language_models, start, workers
+from coterie.training.players import seated_policy
 from coterie.training.run import Run
 from coterie.training.runner import Runner
 from coterie.worlds.gridworld.world import Gridworld
@@ -514,3 +515,12 @@ class Prefers(Stateless):
 def test_members_that_a_part_of_ones_own_lacks_are_named(tmp_path, part, name, lacks):
     team = f"  team: {{agents: 'agent_*', learner: {{name: ppo}}, {part}: {{name: '{__name__}:{name}'}}}}"
     assert f"groups.team.{part}: '{name}' lacks {lacks}" in refusal(tmp_path, team)
+
+
+def test_a_player_of_ones_own_may_lie_in_a_module_without_a_package(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    text = "from coterie.policies.scripted import RandomPolicy\n\n\nclass Own(RandomPolicy):\n    pass\n"
+    (tmp_path / "lone_module.py").write_text(text)
+    assert seated_policy("lone_module:Own") == schema.Part("lone_module:Own", RandomSettings())
+    with pytest.raises(CoterieError, match="neither a run nor a policy"):
+        seated_policy("alphabetta:depth=6")

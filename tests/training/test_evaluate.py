@@ -98,6 +98,19 @@ def test_intervals_of_a_few_episodes_hold_the_mean(episodes):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("sizes", "exact"), [([20] * 3, True), ([10] * 10, True), ([9, 3, 2], False)])
+def test_intervals_of_a_few_instances_hold_the_mean(sizes, exact):
+    """4,000 simulated evaluations that repeat instances; the deviation of all episodes, as if they were independent,
+    holds it in 93% of cases with three instances of one size. Unequal sizes make intervals too wide."""
+    cluster = np.repeat(np.arange(len(sizes)), sizes)
+    drawn = generator(len(sizes)).standard_normal((4000, len(sizes)))[:, cluster]
+    bounds = [evaluate.interval(sample, evaluate.effective_size(cluster)) for sample in drawn]
+    error = np.mean([low <= 0 <= high for _, low, high in bounds]) - 0.95
+    margin = 3 * np.sqrt(0.05 * 0.95 / 4000)
+    assert abs(error) < margin if exact else error > -margin
+
+
+@pytest.mark.slow
 def test_a_preference_does_not_touch_what_is_reported(tmp_path):
     def reported(name, *words):
         run = train(tmp_path / name, "groups.all.learner=helpers.run:Counting", *words, experiment=odd)

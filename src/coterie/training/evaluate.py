@@ -83,13 +83,14 @@ def effective_size(cluster: Array) -> float:
 def interval(samples: Array, independent: float | None = None) -> tuple[float, float, float]:
     """Mean and the bounds of its 95% interval by Student's t, which holds the mean of a few normal samples as well.
 
-    `independent` is the number of samples that count; with fewer than two, nothing says how far the mean may be off,
-    and the bounds are NaN.
+    `independent` is the number of samples that count: those of one cluster are taken to be equal, so that they
+    deviate from the mean of all as few samples do. With fewer than two, nothing says how far the mean may be off, and
+    the bounds are NaN.
     """
     mean, count = float(samples.mean()), independent or len(samples)
     if count < 2:
         return mean, math.nan, math.nan
-    half = student_t(0.975, count - 1) * float(samples.std(ddof=1)) / math.sqrt(count)
+    half = student_t(0.975, count - 1) * float(samples.std()) / math.sqrt(count - 1)
     return mean, mean - half, mean + half
 
 

@@ -48,7 +48,7 @@ def seated_policy(name: str, checkpoint: str = "best") -> schema.Part | schema.S
     head = name.partition(":")[0]
     if head in registry.UNTRAINED:
         return named_policy(name)
-    if "." in head and ":" in name and "/" not in head:
+    if ":" in name and "/" not in head and "=" not in name:  # `alphabetta:depth=6` is no module
         return schema.part(registry.POLICIES, {"name": name}, f"player '{name}'")
     raise CoterieError(not_a_player(name))
 
