@@ -156,6 +156,14 @@ class Item(Five):
         return super().step(action.item())
 
 
+class Whole(Five):
+    """Takes Python's integers only, as NASim does."""
+
+    def step(self, action):
+        assert isinstance(action, int)
+        return super().step(action)
+
+
 class Counting(Five):
     """Pays the number of steps since it was built."""
 
@@ -464,6 +472,7 @@ PLAIN = (
     Once,
     Unseeded,
     Item,
+    Whole,
 )
 for env_class in (*PLAIN, Undeclared):
     gymnasium.register(f"{env_class.__name__}-v0", env_class, max_episode_steps=50)

@@ -1,7 +1,9 @@
 """What environments return against the letter of their API: credited or accepted, with one warning."""
 
+import pickle
 import time
 
+import gymnasium
 import numpy as np
 import pytest
 
@@ -13,6 +15,7 @@ from coterie.testing import check_world
 from coterie.training import loop
 from coterie.training.build import build_world
 from coterie.worlds.adapters import batch, env_agents
+from coterie.worlds.adapters.actions import choice_type
 from coterie.worlds.adapters.batch import ExternalEnvError
 
 
@@ -221,6 +224,14 @@ def test_what_is_no_picture_is_refused(frame, got):
 @pytest.mark.filterwarnings("error")  # Gymnasium's, about render modes that are not declared
 def test_missing_metadata_is_not_mentioned():
     assert rewards(world("gymnasium/helpers.odd_envs:Item-v0"), 2) == [[1], [1]]
+
+
+def test_choices_are_pythons_integers_as_well_as_numpys():
+    assert rewards(world("gymnasium/helpers.odd_envs:Whole-v0"), 2) == [[1], [1]]
+    choice = choice_type(np.dtype(np.int32))(3)
+    assert type(pickle.loads(pickle.dumps(choice))) is int
+    assert (choice, choice.item(), choice.dtype, np.asarray(choice).shape) == (3, 3, np.int32, choice.shape)
+    assert gymnasium.spaces.Discrete(4).contains(choice)
 
 
 # Homemade environments -----------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ both occur, numbers are chosen among equally spaced levels, and the whole is a M
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -174,10 +175,8 @@ def _reader(space: Any, row: Array, start: int, settings: ActionSettings, levels
             return lambda: {key: read() for key, read in readers.items()}, start
         return lambda: tuple(read() for read in readers.values()), start
     if isinstance(space, gymnasium.spaces.Discrete):
-        integer, first = space.dtype.type, int(space.start)  # NumPy's, as `sample` returns: some call `action.item()`
-        if first or integer is not np.int64:
-            return lambda: integer(row.item(start) + first), start + 1
-        return lambda: row[start], start + 1
+        choice, first = choice_type(space.dtype), int(space.start)
+        return lambda: choice(row.item(start) + first), start + 1
     stop = start + math.prod(space.shape)
     own, shape, dtype = row[start:stop].reshape(space.shape), space.shape, space.dtype
     match space:
@@ -217,6 +216,26 @@ def squash_one_sided(own: Array, low: Array, high: Array, above: Array) -> Array
     distance = -np.log1p(-u) * width
     squashed: Array = np.where(above, low + distance, high - distance)
     return squashed
+
+
+class Choice(int):
+    """A choice as environments get it: a Python integer with what they may read of the NumPy integer of `sample`."""
+
+    dtype: Any
+    shape, ndim, size = (), 0, 1
+
+    def item(self) -> int:
+        """The plain integer."""
+        return int(self)
+
+    def __reduce__(self) -> tuple[type[int], tuple[int]]:
+        return int, (int(self),)  # copies and pickles of an environment hold plain integers
+
+
+@functools.cache
+def choice_type(dtype: Any) -> type[Choice]:
+    """Choices of a Discrete space whose numbers are of this type."""
+    return type("Choice", (Choice,), {"dtype": dtype})
 
 
 # Masks ------------------------------------------------------------------------------------------------
