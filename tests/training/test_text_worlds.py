@@ -157,7 +157,7 @@ def test_intervals_count_instances_and_not_episodes():
     plain, few, many = (result.to_dict() for result in (episodes, repeated, apart))
     assert plain["success_ci95"] == many["success_ci95"] == list(wilson(6, 12))
     assert few["success_ci95"] == pytest.approx(wilson(2, 4))
-    assert few["groups"]["team"]["return_ci95"][1] == pytest.approx(0.5 + 3.18245 * returns["team"].std(ddof=1) / 2)
+    assert few["groups"]["team"]["return_ci95"][1] == pytest.approx(0.5 + 3.18245 * 0.5 / np.sqrt(3))
     assert (plain.get("instances"), few["instances"], many["instances"]) == (None, 4, 12)
     assert replace(repeated, success=np.ones(12, bool)).to_dict()["success_ci95"][1] == 1.0
 
