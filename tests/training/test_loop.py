@@ -14,7 +14,7 @@ from coterie.config import schema
 from coterie.config.schema import TrainSettings
 from coterie.core.types import CoterieError
 from coterie.studies.report import report
-from coterie.training import loop, metrics, sinks, video
+from coterie.training import child_processes, loop, metrics, ray_actors, sinks, video
 from coterie.training.run import Run
 from coterie.worlds.gridworld.world import Gridworld
 from helpers import run as run_cases
@@ -76,17 +76,32 @@ def test_shards(tmp_path):
 @setting("workers")
 def test_workers(tmp_path, monkeypatch, forked):
     started = []
-    real = loop.workers.ProcessWorkers.__init__
+    real = child_processes.ChildProcesses.__init__
 
     def note(self, *arguments):
         real(self, *arguments)
         started.append(len(self.processes))
 
-    monkeypatch.setattr(loop.workers.ProcessWorkers, "__init__", note)
+    monkeypatch.setattr(child_processes.ChildProcesses, "__init__", note)
     train(tmp_path / "none", "train.total_steps=32")
     assert started == []
     train(tmp_path / "one", "train.total_steps=32", "train.workers=1")
     assert started == [1]
+
+
+@setting("ray")
+def test_ray(tmp_path, monkeypatch):
+    class Reached(Exception):
+        pass
+
+    def note(config, settings, assigned):
+        raise Reached(settings, assigned)
+
+    monkeypatch.setattr(ray_actors, "RayActors", note)
+    words = ["train.shards=4", "train.workers=2", "train.ray.cpus=0.5"]
+    with pytest.raises(Reached) as reached:
+        train(tmp_path / "run", "train.total_steps=32", *words)
+    assert reached.value.args == (schema.RaySettings(cpus=0.5), [[0, 2], [1, 3]])
 
 
 @setting("threads")

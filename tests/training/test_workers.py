@@ -124,8 +124,8 @@ def test_a_child_that_was_killed_between_two_iterations_is_named(tmp_path, forke
     try:
         assert len(multiprocessing.active_children()) == 2  # no more than there are shards
         play.play(1)
-        os.kill(play.processes[1].pid, signal.SIGKILL)
-        play.processes[1].join(5)
+        os.kill(play.transport.processes[1].pid, signal.SIGKILL)
+        play.transport.processes[1].join(5)
         with pytest.raises(WorkerError, match=r"the worker playing shards \[1\] died \(exit code -9\)"):
             play.play(2)
     finally:
@@ -146,8 +146,8 @@ def test_a_child_leaves_when_its_parent_is_gone(tmp_path):
     """A child process ends by itself once its pipe closes; a real one, which is not forked."""
     play, *_ = started(tmp_path, "train.workers=1")
     play.play(1)
-    child = play.processes[0]
-    play.pipes[0].close()
+    child = play.transport.processes[0]
+    play.transport.pipes[0].close()
     child.join(10)
     assert child.exitcode == 0
     assert not Path(f"/proc/{child.pid}").exists()

@@ -63,6 +63,21 @@ class TrackingSettings:
 
 
 @dataclass(frozen=True)
+class RaySettings:
+    """Settings of workers that are Ray actors."""
+
+    address: str = "local"  # local: a cluster of this machine for this run; auto: the running one; or HOST:PORT
+    cpus: float = 1.0  # cores that Ray sets aside for each worker
+    gpus: float = 0.0  # GPUs likewise; without any, workers play on the CPU
+
+    def __post_init__(self) -> None:
+        if not self.address:
+            raise ValueError("address must be local, auto or HOST:PORT, got ''")
+        at_least("cpus", self.cpus, 0)
+        at_least("gpus", self.gpus, 0)
+
+
+@dataclass(frozen=True)
 class TrainSettings:
     """Settings of the training loop."""
 
@@ -70,7 +85,8 @@ class TrainSettings:
     num_envs: int = 64  # environments stepped together
     rollout_steps: int = 128  # steps of every environment per iteration
     shards: int = 1  # parts that the environments are divided into; changes results
-    workers: int = 0  # child processes that collect rollouts; 0: none; does not change results
+    workers: int = 0  # processes that collect rollouts; 0: none; does not change results
+    ray: RaySettings | None = None  # workers are Ray actors, also on other machines; None: child processes
     threads: int = 1  # threads of PyTorch; changes results, since the order of sums does
     evaluate_every: int = 10  # iterations between evaluations; the first and last iteration are always evaluated
     evaluate_episodes: int = 100  # episodes per evaluation
@@ -89,6 +105,8 @@ class TrainSettings:
         for name in ("evaluate_episodes", "checkpoint_every", "keep_checkpoints"):
             at_least(name, getattr(self, name), 1)
         at_least("workers", self.workers, 0)
+        if self.ray is not None and not self.workers:
+            raise ValueError("ray needs workers: set train.workers to the number of Ray actors")
         if self.num_envs % self.shards:
             raise ValueError(
                 f"num_envs must divide evenly into shards, got num_envs={self.num_envs} and shards={self.shards}"
@@ -123,6 +141,10 @@ WITHOUT_EFFECT = {  # settings that change no result, as dotted paths
     *(
         "world.processes",
         "train.workers",
+        "train.ray",
+        "train.ray.address",
+        "train.ray.cpus",
+        "train.ray.gpus",
         "train.video",
         "train.tensorboard",
         "train.tracking",

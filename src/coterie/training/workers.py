@@ -1,18 +1,16 @@
-"""Plays shards in this process or in child processes.
+"""Plays shards in this process or in others.
 
 A shard has random streams of its own and every process uses the same number of threads, so results do not depend on
-where a shard runs. `ShardHost` is the unit that a transport carries; pipes to child processes are the only one so far.
+where a shard runs. `ShardHost` is the unit that a transport reaches: through pipes in child processes
+(`child_processes.py`), or as Ray actors on the machines of a cluster (`ray_actors.py`).
 """
 
 from __future__ import annotations
 
 import logging
-import multiprocessing
-import signal
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from multiprocessing.connection import Connection
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -22,14 +20,13 @@ from coterie.core.types import CoterieError, Counters, State, StateRows, merge, 
 from coterie.lm.plans import PlanTable
 from coterie.training.checkpoint import fitting
 from coterie.training.evaluate import actor_metrics
-from coterie.training.interrupt import SIGNALS
 from coterie.training.runner import Rollout, join_episodes
 
 log = logging.getLogger("coterie")
 
 
 class WorkerError(CoterieError):
-    """A child process failed or died."""
+    """A worker failed or died."""
 
 
 class Workers(Protocol):
@@ -60,6 +57,32 @@ class Workers(Protocol):
         ...
 
 
+class Request(NamedTuple):
+    """A call of a method of `ShardHost`."""
+
+    method: str
+    arguments: tuple[Any, ...] = ()
+
+
+class Answer(NamedTuple):
+    """The result of a request, or the message of what failed."""
+
+    failed: bool
+    value: Any
+
+
+class Transport(Protocol):
+    """Carries requests to workers in other processes, each of which has a `ShardService`."""
+
+    def exchange(self, requests: Sequence[Request]) -> list[Answer]:
+        """Send every worker its request, then wait for all answers. Raises `WorkerError` if one has died."""
+        ...
+
+    def close(self) -> None:
+        """End the workers."""
+        ...
+
+
 def join(rollouts: list[Rollout]) -> Rollout:
     """Join rollouts in the order of their shards."""
     names = rollouts[0].experiences
@@ -82,7 +105,7 @@ def join_states(states: list[StateRows]) -> StateRows | None:
 class ShardHost:
     """Plays, saves and loads some shards of a run and reports metrics of their actors.
 
-    The same object serves in this process and in a child process.
+    The same object serves in this process and in others.
     """
 
     def __init__(self, config: Config, shards: Sequence[int], groups: Sequence[Group] | None = None) -> None:
@@ -150,24 +173,39 @@ class LocalWorkers:
         """There are no processes to end."""
 
 
-class ProcessWorkers:
-    """Shards in child processes, each with a `ShardHost`; weights are sent before every iteration."""
+class ShardService:
+    """Answers requests to a `ShardHost`, which the first request builds; failures are answers, too."""
 
-    def __init__(self, config: Config, groups: list[Group]) -> None:
-        context = multiprocessing.get_context("spawn")
-        shards, count = config.train.shards, min(config.train.workers, config.train.shards)
+    def __init__(self, config: Config, shards: Sequence[int]) -> None:
+        self.config, self.shards = config, shards
+        self.host: ShardHost | None = None
+
+    def answer(self, request: Request) -> Answer:
+        """The result of a method of the host."""
+        try:
+            self.host = self.host or ShardHost(self.config, self.shards)
+            methods: dict[str, Callable[..., Any]] = {
+                "play": self.host.play,
+                "save": self.host.save,
+                "load": self.host.load,
+                "metrics": self.host.metrics,
+                "plans": self.host.plans,
+            }
+            return Answer(False, methods[request.method](*request.arguments))
+        except CoterieError as error:
+            return Answer(True, str(error))
+        except Exception:  # the trainer reports any other failure, with this process's traceback
+            return Answer(True, traceback.format_exc())
+
+
+class RemoteWorkers:
+    """Shards in other processes; weights are sent before every iteration."""
+
+    def __init__(self, groups: list[Group], assigned: list[list[int]], transport: Transport) -> None:
+        """`assigned`: the shards of every worker that the transport reaches."""
         self.learning = [group for group in groups if group.learner is not None]
-        self.changed = groups  # groups whose weights the children may not have: at first all
-        self.assigned = [list(range(shards))[i::count] for i in range(count)]
-        self.pipes: list[Connection] = []
-        self.processes = []
-        for mine in self.assigned:
-            here, there = context.Pipe()
-            process = context.Process(target=_serve, args=(there, config, mine), daemon=True)
-            process.start()
-            there.close()
-            self.pipes.append(here)
-            self.processes.append(process)
+        self.changed = groups  # groups whose weights the workers may not have: at first all
+        self.assigned, self.transport = assigned, transport
 
     def play(self, iteration: int) -> Rollout:
         weights = {group.name: group.policy.state() for group in self.changed}
@@ -178,7 +216,7 @@ class ProcessWorkers:
         return self.by_shard(self.ask("save"))
 
     def load(self, states: list[State]) -> None:
-        self.exchange([("load", [states[shard] for shard in mine]) for mine in self.assigned])
+        self.exchange([Request("load", ([states[shard] for shard in mine],)) for mine in self.assigned])
 
     def metrics(self) -> dict[str, Counters]:
         parts: list[dict[str, Counters]] = self.ask("metrics")
@@ -195,79 +233,26 @@ class ProcessWorkers:
         found = {s: one for mine, answer in zip(self.assigned, answers) for s, one in zip(mine, answer, strict=True)}
         return [found[shard] for shard in sorted(found)]
 
-    def ask(self, *request: Any) -> list[Any]:
+    def ask(self, method: str, *arguments: Any) -> list[Any]:
         """Send every worker the same request."""
-        return self.exchange([request] * len(self.pipes))
+        return self.exchange([Request(method, arguments)] * len(self.assigned))
 
-    def exchange(self, requests: list[Any]) -> list[Any]:
-        """Send every worker its request (a method of `ShardHost` and its arguments), then wait for all answers."""
-        for worker, request in enumerate(requests):
-            try:
-                self.pipes[worker].send(request)
-            except (BrokenPipeError, ConnectionResetError):
-                raise self.died(worker) from None
-        answers: list[Any] = []
-        for worker, mine in enumerate(self.assigned):
-            try:
-                failed, answer = self.pipes[worker].recv()
-            except (EOFError, ConnectionResetError):
-                raise self.died(worker) from None
-            if failed:
-                raise WorkerError(f"the worker playing shards {mine} failed:\n{answer}")
-            answers.append(answer)
-        return answers
-
-    def died(self, worker: int) -> WorkerError:
-        """The error for a worker that no longer answers."""
-        self.processes[worker].join(5)
-        return WorkerError(
-            f"the worker playing shards {self.assigned[worker]} died "
-            f"(exit code {self.processes[worker].exitcode}); 'coterie resume' continues from the last checkpoint"
-        )
+    def exchange(self, requests: Sequence[Request]) -> list[Any]:
+        """The results of all requests; raises `WorkerError` if one failed."""
+        answers = self.transport.exchange(requests)
+        for mine, answer in zip(self.assigned, answers, strict=True):
+            if answer.failed:
+                raise WorkerError(f"the worker playing shards {mine} failed:\n{answer.value}")
+        return [answer.value for answer in answers]
 
     def close(self) -> None:
-        for pipe in self.pipes:
-            pipe.close()  # a worker exits when its pipe closes
-        for process in self.processes:
-            process.join(5)
-            if process.is_alive():
-                process.kill()
-                process.join()
+        self.transport.close()
 
 
-def _serve(pipe: Connection, config: Config, shards: list[int]) -> None:
-    """The main function of a child process."""
-    for number in SIGNALS:
-        signal.signal(number, signal.SIG_IGN)  # the parent handles them
-    from coterie.nn.threads import fixed_threads
-
-    with fixed_threads(config.train.threads):
-        _answer_requests(pipe, config, shards)
-
-
-def _answer_requests(pipe: Connection, config: Config, shards: list[int]) -> None:
-    host = None
-    while True:
-        try:
-            request, *arguments = pipe.recv()
-        except (EOFError, ConnectionResetError):
-            return
-        try:
-            host = host or ShardHost(config, shards)
-            methods: dict[str, Callable[..., Any]] = {
-                "play": host.play,
-                "save": host.save,
-                "load": host.load,
-                "metrics": host.metrics,
-                "plans": host.plans,
-            }
-            pipe.send((False, methods[request](*arguments)))
-        except BrokenPipeError:
-            return
-        except CoterieError as error:
-            pipe.send((True, str(error)))
-        except Exception:  # the parent reports any other failure, with the child's traceback
-            pipe.send((True, traceback.format_exc()))
+def assign(shards: int, workers: int) -> list[list[int]]:
+    """The shards of every worker; none has nothing to play."""
+    count = min(workers, shards)
+    return [list(range(shards))[i::count] for i in range(count)]
 
 
 def start(config: Config, groups: list[Group]) -> Workers:
@@ -279,4 +264,18 @@ def start(config: Config, groups: list[Group]) -> Workers:
             settings.workers,
             settings.shards,
         )
-    return ProcessWorkers(config, groups) if config.train.workers else LocalWorkers(config, groups)
+    if not settings.workers:
+        return LocalWorkers(config, groups)
+    assigned = assign(settings.shards, settings.workers)
+    return RemoteWorkers(groups, assigned, open_transport(config, assigned))
+
+
+def open_transport(config: Config, assigned: list[list[int]]) -> Transport:
+    """Start a worker for each list of shards."""
+    if config.train.ray is not None:
+        from coterie.training.ray_actors import RayActors
+
+        return RayActors(config, config.train.ray, assigned)
+    from coterie.training.child_processes import ChildProcesses
+
+    return ChildProcesses(config, assigned)
