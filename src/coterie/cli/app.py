@@ -11,7 +11,7 @@ from typer.core import TyperGroup
 from coterie import __version__
 
 ORDER = (  # of the commands in `coterie --help`
-    *("train", "resume", "eval", "plans", "watch"),
+    *("train", "resume", "eval", "plans", "watch", "play"),
     *("demonstrate", "clone"),
     *("match", "compare", "exploit", "tune", "rate", "report", "export"),
     *("runs", "check", "config", "list", "doctor"),

@@ -1,15 +1,28 @@
-"""Commands that study runs: match, compare, exploit, tune, rate, report. Each imports heavy modules when it runs."""
+"""Commands that study runs: match, play, compare, exploit, tune, rate, report. Each imports what is heavy itself."""
 
 from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from coterie.cli.app import AsJson, Checkpoint, Experiment, Quiet, RunPath, Seed, Stochastic, app, png_name
+from coterie.cli.app import (
+    AsJson,
+    Checkpoint,
+    Experiment,
+    PlayOverrides,
+    Quiet,
+    RunPath,
+    Seed,
+    Stochastic,
+    app,
+    png_name,
+)
+from coterie.cli.outcome import print_unanswered
 from coterie.cli.stop import Stopped, stoppable
 
 if TYPE_CHECKING:
@@ -51,6 +64,52 @@ def match(
         print(json.dumps(show.to_dict(opened, matrix, episodes, seed)))
     else:
         print(show.as_table(opened, matrix))
+
+
+@app.command()
+def play(
+    table: Annotated[
+        str, typer.Argument(metavar="RUN|EXPERIMENT|FILE", help="who plays what: a run, or a table nobody has learned")
+    ],
+    overrides: PlayOverrides = None,
+    against: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RUN|NAME",
+            help="who has the other seats, such as alphabeta:depth=6 (default: the run; else the expert, or random)",
+        ),
+    ] = None,
+    seat: Annotated[str | None, typer.Option(help="the agent that you are (default: the first one)")] = None,
+    episodes: Annotated[int, typer.Option(min=1, help="number of episodes")] = 1,
+    show: Annotated[str, typer.Option(help="what you see: words, picture, numbers, or auto")] = "auto",
+    seed: Seed = 0,
+    stochastic: Stochastic = False,
+    as_json: AsJson = False,
+    checkpoint: Checkpoint = "best",
+) -> None:
+    """Take a seat at a table and play yourself."""
+    from coterie.core.group import PlayStopped
+    from coterie.studies import play
+    from coterie.training.language_models import actors_unanswered
+    from coterie.training.loop import evaluation_seed
+
+    config, player = play.open_table(table, overrides or (), against, checkpoint)
+    seating = play.take_seat(config, player, seat, show)
+    print(play.describe_seats(seating), file=sys.stderr)
+    ended: list[play.Episode] = []
+    try:
+        for one in play.play(seating, episodes, evaluation_seed(seed), config.train.threads, not stochastic):
+            ended.append(one)
+            if not as_json:
+                print(play.describe(seating, one), flush=True)
+    except PlayStopped as left:
+        if not left.by_choice:
+            raise
+    print_unanswered(actors_unanswered(seating.actors))
+    if as_json:
+        print(json.dumps(play.to_dict(seating, ended)))
+    elif len(ended) > 1:
+        print(play.total(seating, ended))
 
 
 @app.command()
