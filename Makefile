@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # compiled test files are kept: to rewrite their assertions anew takes every worker some ten seconds
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto --dist worksteal
-EXTRAS := worlds,openspiel,minari,window,tensorboard,wandb,mlflow,onnx,video,charts,tune,ray,lm,server,bench,docs,dev
+EXTRAS := worlds,openspiel,minari,window,tensorboard,wandb,mlflow,onnx,video,charts,web,tune,ray,lm,server,bench,docs,dev
 
 .PHONY: $(shell sed -nE 's/^([a-z-]+):.*/\1/p' $(firstword $(MAKEFILE_LIST)))  # every target that is not a file
 

@@ -21,6 +21,7 @@ BELOW = {  # package -> packages it may import
     "config": {"core"},
     "training": {"core", "nn", "lm", "policies", "config"},
     "studies": {"core", "nn", "lm", "preferences", "policies", "config", "training"},
+    "web": {"core", "config", "training", "studies"},
     "sandbox": {"core"},
     "testing": {"core", "training"},
 }

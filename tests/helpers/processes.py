@@ -47,9 +47,18 @@ class Command:
     returncode = property(poll)
 
     @property
+    def out(self):
+        """What it has written to stdout so far."""
+        return self._written("out")
+
+    @property
     def err(self):
         """What it has written to stderr so far."""
-        return (Path(self._folder.name) / "err").read_text()
+        return self._written("err")
+
+    def _written(self, name):
+        file = Path(self._folder.name) / name
+        return file.read_text() if file.exists() else ""  # it has not begun
 
     def send_signal(self, number):
         os.kill(self.pid, number)
@@ -59,7 +68,7 @@ class Command:
         self._process.join(timeout)
         if self.poll() is None:
             raise subprocess.TimeoutExpired("coterie", timeout)
-        return (Path(self._folder.name) / "out").read_text(), self.err
+        return self.out, self.err
 
 
 def run_command(*words, **options):

@@ -14,7 +14,7 @@ ORDER = (  # of the commands in `coterie --help`
     *("train", "resume", "eval", "plans", "watch", "play"),
     *("demonstrate", "clone"),
     *("match", "compare", "exploit", "tune", "rate", "report", "export"),
-    *("runs", "check", "config", "list", "doctor"),
+    *("runs", "live", "check", "config", "list", "doctor"),
 )
 
 

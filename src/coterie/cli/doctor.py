@@ -26,6 +26,7 @@ EXTRAS = {  # extra -> what it is for, and its packages, as in pyproject.toml
     "tensorboard": ("TensorBoard files", ("tensorboard",)),
     "video": ("MP4 videos", ("imageio-ffmpeg",)),
     "charts": ("charts of reports that can be zoomed", ("plotly",)),
+    "web": ("coterie live", ("starlette", "uvicorn", "plotly")),
     "wandb": ("records to Weights & Biases", ("wandb",)),
     "mlflow": ("records to MLflow", ("mlflow-skinny",)),
     "onnx": ("coterie export --onnx", ("onnx", "onnxscript", "onnxruntime")),

@@ -45,12 +45,16 @@ NAME = 24  # characters from which on setting=value may wrap at its dots
 NARROW = '<meta name=viewport content="width=device-width, initial-scale=1">'
 
 
+def document(title: str, parts: Iterable[str], style: str = "") -> str:
+    """An HTML document in the common style."""
+    head = f"<!doctype html><html lang=en><meta charset=utf-8>{NARROW}<title>{html.escape(title)}</title>"
+    return f"{head}<style>{STYLE}{style}</style>{''.join(parts)}</html>\n"
+
+
 def write_page(path: Path, title: str, parts: Iterable[str]) -> Path:
     """Write an HTML page that loads nothing from elsewhere."""
-    head = f"<!doctype html><html lang=en><meta charset=utf-8>{NARROW}<title>{html.escape(title)}</title>"
-    text = f"{head}<style>{STYLE}</style>{''.join(parts)}</html>\n"
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, text)
+    write_text(path, document(title, parts))
     return path
 
 

@@ -58,12 +58,12 @@ SCRIPT = """
 
 def available() -> bool:
     """Whether plotly.js is installed."""
-    return _library_file() is not None
+    return library_file() is not None
 
 
 def scripts() -> str:
     """The scripts that a page with interactive charts holds once; empty without plotly.js."""
-    file = _library_file()
+    file = library_file()
     if file is None:
         return ""
     return f'<script id=plotly type="application/octet-stream">{_packed(file)}</script><script>{SCRIPT}</script>'
@@ -76,7 +76,8 @@ def figure(chart: Chart, image: str) -> str:
     return f'<figure class=chart data-chart="{html.escape(json.dumps(to_dict(chart)))}">{image}</figure>'
 
 
-def _library_file() -> Path | None:
+def library_file() -> Path | None:
+    """plotly.js of the installed package; None: there is none."""
     found = importlib.util.find_spec("plotly")
     if found is None or found.origin is None:
         return None

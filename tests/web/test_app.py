@@ -1,0 +1,158 @@
+"""The live page: what it lists, shows and refuses, without a browser."""
+
+import contextlib
+import json
+import socket
+import threading
+import urllib.request
+
+import pytest
+
+from coterie.training import run_index
+from coterie.training.provenance import locked
+from coterie.training.run import Run
+from helpers.needs import needs
+from helpers.processes import Command
+from helpers.run import train
+
+pytestmark = [needs("starlette", "web"), needs("httpx", "web"), needs("plotly", "web")]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    made = tmp_path_factory.mktemp("live")
+    train(made / "sweep" / "first run", "train.total_steps=96", "seed=3")
+    run_index.tag([Run.open(made / "sweep" / "first run")], ["good"], [])
+    (made / "secret.html").write_text("not a run's")
+    return made
+
+
+@pytest.fixture
+def client(folder):
+    from starlette.testclient import TestClient
+
+    from coterie.web.app import make_app
+
+    return TestClient(make_app(folder), base_url="http://127.0.0.1")
+
+
+def test_the_list_has_every_run(client, folder):
+    (row,) = client.get("/api/runs").json()
+    assert row["name"] == "sweep/first run"
+    assert (row["state"], row["steps"], row["seed"], row["tags"]) == ("finished", 96, 3, ["good"])
+    assert row["score"] == run_index.describe(Run.open(folder / "sweep" / "first run")).score
+    assert "<div id=runs" in client.get("/").text
+
+
+def test_a_run_has_its_curves_scores_and_files(client, folder):
+    run = Run.open(folder / "sweep" / "first run")
+    found = client.get("/api/run/sweep/first%20run").json()
+    assert (found["state"], found["steps"], found["total_steps"]) == ("finished", 96, 96)
+    assert found["seconds"] == run.metrics()[-1]["wall_s"]
+    curve = found["charts"][0]["data"][0]
+    records = [record for record in run.metrics() if "team/eval/return_mean" in record]
+    assert curve["x"] == [record["env_steps"] for record in records]
+    assert curve["y"] == pytest.approx([record["team/eval/return_mean"] for record in records], rel=1e-5)
+    assert "trained (best)" in found["scores"]
+    assert found["files"] == {"report": "report.html"}
+    report = client.get("/file/sweep/first%20run/report.html")
+    assert report.text == (run.path / "report.html").read_text(encoding="utf-8")
+    page = client.get("/run/sweep/first%20run").text
+    assert 'data-name="sweep/first run"' in page
+    assert "train.total_steps" in page  # a setting that differs
+
+
+def test_a_page_that_is_up_to_date_gets_nothing_again(client):
+    address = "/api/run/sweep/first%20run"
+    version = client.get(address).json()["version"]
+    assert client.get(address, params={"version": version}).json() == {"version": version}
+
+
+def test_a_run_that_trains_grows(client, folder):
+    run = train(folder / "growing", "train.total_steps=96")
+    lines = run.metrics_file.read_bytes().splitlines(keepends=True)
+    run.metrics_file.write_bytes(b"".join(lines[:2]))
+    run.summary_file.unlink()
+    try:
+        with locked(run):
+            first = client.get("/api/run/growing").json()
+            assert first["state"] == "running"
+            assert "The run has not finished" in first["scores"]
+            run.metrics_file.write_bytes(b"".join(lines))
+            later = client.get("/api/run/growing", params={"version": first["version"]}).json()
+        assert later["steps"] > first["steps"]
+        assert len(later["charts"][0]["data"][0]["x"]) > len(first["charts"][0]["data"][0]["x"])
+        stopped = client.get("/api/run/growing", params={"version": later["version"]}).json()
+        assert stopped["state"] == "stopped"
+        run.metrics_file.unlink()
+        assert client.get("/api/run/growing").json()["charts"] == []
+        run.metrics_file.write_text("{}\n")
+        damaged = client.get("/api/run/growing")
+        assert (damaged.status_code, "has no 'env_steps'" in damaged.json()["error"]) == (422, True)
+    finally:
+        run_index.delete(run)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "/run/none",
+        "/api/run/sweep",
+        "/api/run/%2e%2e/live",
+        "/file/secret.html",  # of no run
+        "/file/sweep/first%20run/config.yaml",  # neither report nor video
+        "/file/sweep/first%20run/none.html",
+        "/file/sweep/%2e%2e/%2e%2e/%2e%2e/etc/passwd",
+        "/nothing",
+    ],
+)
+def test_what_is_no_run_is_not_found(client, address):
+    assert client.get(address).status_code == 404
+
+
+def test_pages_of_other_sites_cannot_read_it(folder):
+    from starlette.testclient import TestClient
+
+    from coterie.web.app import make_app
+
+    assert TestClient(make_app(folder), base_url="http://elsewhere.org").get("/api/runs").status_code == 400
+    assert TestClient(make_app(folder, "0.0.0.0"), base_url="http://elsewhere.org").get("/api/runs").status_code == 200
+
+
+def test_scripts_are_served(client):
+    assert "Plotly.react" in client.get("/live.js").text
+    assert len(client.get("/plotly.js").content) > 1e6
+
+
+# The command ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_the_command_serves_until_it_is_stopped(folder):
+    command = Command("live", folder, "--port", "0", session=True)
+    while not (lines := command.out.splitlines()):
+        assert command.poll() is None
+        threading.Event().wait(0.1)
+    address = lines[0].partition(" at ")[2].split()[0]
+    with urllib.request.urlopen(f"{address}api/runs") as answer:
+        assert json.load(answer)[0]["name"] == "sweep/first run"
+    command.send_signal(2)
+    _, said = command.communicate(timeout=20)
+    assert command.returncode in (0, 130)
+    assert "Traceback" not in said
+
+
+def test_wrong_options_are_named(folder, coterie_):
+    code, _, err = coterie_("live", folder / "none")
+    assert (code, "is not a directory; name one with runs below it" in err) == (1, True)
+    with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as taken:
+        code, _, err = coterie_("live", folder, "--port", str(taken.getsockname()[1]))
+    assert (code, "is in use; choose another" in err) == (1, True)
+    code, _, err = coterie_("live", folder, "--host", "192.0.2.77", "--port", "0")
+    assert (code, "--host: '192.0.2.77' is no address of this machine" in err) == (1, True)
+
+
+def test_a_missing_package_is_named(folder, coterie_, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "uvicorn", None)
+    code, _, err = coterie_("live", folder)
+    assert (code, "'coterie live' needs uvicorn: pip install 'coterie[web]'" in err) == (1, True)
