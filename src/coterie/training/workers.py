@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from coterie.config.schema import Config
+from coterie.core.child_processes import ctrl_c_blocked
 from coterie.core.group import Group
 from coterie.core.types import CoterieError, Counters, State, StateRows, merge, merge_counters
 from coterie.lm.plans import PlanTable
@@ -164,7 +165,8 @@ class ProcessWorkers:
         for mine in self.assigned:
             here, there = context.Pipe()
             process = context.Process(target=_serve, args=(there, config, mine), daemon=True)
-            process.start()
+            with ctrl_c_blocked():
+                process.start()
             there.close()
             self.pipes.append(here)
             self.processes.append(process)
