@@ -603,6 +603,9 @@ def test_config_show_and_validate(coterie_, tmp_path):
     code, _, err = coterie_("config", "validate", "gridworld-cooperative", "groups.team.agents=agent_0")
     assert code == 2
     assert "no group contains agent_1" in err
+    code, _, err = coterie_("config", "validate", "gridworld-cooperative", f"groups.team.start={tmp_path}")
+    assert code == 2
+    assert f"groups.team.start: '{tmp_path}' is not a run" in err
 
 
 @pytest.mark.slow

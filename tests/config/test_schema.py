@@ -161,6 +161,16 @@ def test_a_sections_short_form_and_its_settings_merge_across_layers(tmp_path, be
     assert (lm.name, lm.cache.path, lm.cache.mode, lm.budget.calls) == (SERVER, "f", "record", 9)
 
 
+@pytest.mark.parametrize("below", [[], ["start=runs/old"], ["start={run: runs/old, group: b}"]])
+@pytest.mark.parametrize("words", [*itertools.permutations(["start=runs/a", "start.checkpoint=last"])])
+def test_the_short_form_of_a_start_and_its_settings_are_overrides_in_any_order(tmp_path, below, words):
+    text = f"extends: {COOPERATIVE}\ngroups: {{team: {{{', '.join(below).replace('=', ': ')}}}}}"
+    file = written(tmp_path / "below.yaml", text)
+    start = schema.load(str(file), [f"groups.team.{word}" for word in words]).groups["team"].start
+    group = "b" if "group: b" in text else None
+    assert start == SeatedRun(str(Path("runs/a").absolute()), "last", group)
+
+
 def test_of_a_short_form_and_the_setting_it_stands_for_the_later_one_counts():
     words = ["groups.team.learner=none", "groups.team.policy=language"]
     for first, last in itertools.permutations([f"{LM}=a:A", f"{LM}.name=b:B"]):
@@ -256,6 +266,7 @@ REFUSALS = {
     "groups.team.learner.learnig_rate=1": "groups.team.learner.learnig_rate: no such setting; did you",
     "groups.team.learner.name=pp0": "did you mean 'ppo'?",
     "groups.team.preference.name=tam": "did you mean 'team'?",
+    "groups.team.learner={name: none, gamma: 0.5}": "groups.team.learner: none has no settings, got gamma",
     "groups.team.preference.weight=1": "groups.team.preference.weight: no such setting; known: none",
     "train.total_stepz=3": "train.total_stepz: no such setting; did you mean 'total_steps'?",
     "train.stop.retrn_mean=3": "train.stop.retrn_mean: no such setting; did you mean 'return_mean'?",
@@ -286,6 +297,7 @@ REFUSALS = {
     "groups.team.learner.gamma=much": "groups.team.learner.gamma: expected a valid number, got 'much'",
     "train.num_envs=2.5": "train.num_envs: expected a valid integer",
     "train.stop=5": "train.stop: expected settings, got 5",
+    "groups.team.start=5": "groups.team.start: expected settings, got 5",
     "train.video=perhaps": "train.video: expected a valid boolean, got 'perhaps'",
     "train=fast": "train: expected settings, got 'fast'",
     "groups=team": "groups: expected groups by name, got 'team'",

@@ -328,7 +328,13 @@ class Drawn(Five):
                 return "a map"
             case "none":
                 return None
+            case "exit":
+                raise SystemExit(3)  # as some renderers do whose window was closed
         return picture
+
+    def close(self):
+        if self.frame == "exit":
+            raise SystemExit(3)
 
 
 class Collision(Five):

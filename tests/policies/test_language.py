@@ -167,6 +167,26 @@ def test_what_is_no_choice_is_counted(illegal, counts):
     assert (action == 4).all() == (illegal == "forfeit")  # who forfeits stays
 
 
+@pytest.mark.parametrize(("illegal", "instead"), [("retry", "drawn at random"), ("forfeit", "the no-op is played")])
+def test_a_model_of_whose_answers_none_is_read_is_named_once(illegal, instead, caplog):
+    world = race(5)
+    policy = player(world, "RAMBLER", method="complete", illegal=illegal)
+    said = []
+    for _ in range(3):
+        policy.act(view_of(world, policy.group_spec))  # ten answers
+        said.append(caplog.text.count("first 20 answers names a legal choice, for example ' I would'"))
+    assert said == [0, 1, 1]
+    assert instead in caplog.text
+
+
+@pytest.mark.parametrize("model", ["COPIER", "REPENTANT"])
+def test_a_model_whose_answers_are_read_is_not_named(model, caplog):
+    world = race(20)
+    policy = player(world, model, method="complete")
+    policy.act(view_of(world, policy.group_spec))
+    assert not caplog.records
+
+
 def test_who_forfeits_sends_no_symbol_that_is_none():
     world = race(3, messages=2)
     policy = player(world, "RAMBLER", method="complete", illegal="forfeit")

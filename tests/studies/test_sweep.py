@@ -68,6 +68,26 @@ def test_a_killed_sweep_goes_on(coterie_, tmp_path):
         assert files(run.checkpoint_path(9600)) == files(other.checkpoint_path(9600))
 
 
+def end_as_if_it_had_not_begun():
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.raise_signal(signal.SIGTERM)
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"), [(True, "stopped before the first checkpoint; nothing is kept"), (False, "exit code -15")]
+)
+def test_a_process_that_a_passed_on_signal_ends_is_no_error_of_its_own(asked, said, forked):
+    class Interrupted(Interruption):
+        looks = 0
+
+        def is_set(self):
+            self.looks += 1
+            return asked and self.looks > 1  # once the process has been started
+
+    with pytest.raises(CoterieError, match=said):
+        list(run_parallel(end_as_if_it_had_not_begun, [()], 1, Interrupted()))
+
+
 def test_wrong_jobs_are_one_sentence(coterie_, tmp_path):
     code, _, err = coterie_("train", "gridworld-cooperative", "-m", *WORDS, "--jobs", 0, "--out", tmp_path / "a")
     assert (code, err) == (

@@ -365,6 +365,14 @@ def test_another_name_takes_the_only_group_and_asks_among_several(tmp_path, earl
         seated(tmp_path, earlier[1], ", group: nobody")
 
 
+def test_a_start_asks_among_several_groups(tmp_path, earlier):
+    text = f"{RIVALS}  crew: {{agents: 'agent_*', learner: {{name: ppo}}, start: {{run: '{earlier[1].path}'%s}}}}"
+    for group, said in (("", "has the groups team, other; name one"), (", group: nobody", "has no group 'nobody'")):
+        file = written(tmp_path / "a.yaml", text % group)
+        with pytest.raises(ConfigError, match=rf"groups\.crew\.start\.group: .*{said}"):
+            start.check(str(file))
+
+
 def test_a_seated_policy_that_does_not_fit_is_refused(tmp_path, earlier):
     with pytest.raises(ConfigError, match=r"groups\.team\.policy: .*differs from the one that was trained"):
         seated(tmp_path, earlier[0], world="num_agents: 3")

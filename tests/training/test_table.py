@@ -177,6 +177,29 @@ def test_observations_of_another_shape_are_refused(runs, run, observations, said
         coterie.load(runs[run].path).act("agent_0", observations)
 
 
+@pytest.mark.parametrize(
+    ("run", "mask", "said"),
+    [
+        ("duel", np.ones((2, 4), bool), r"'player_0': the mask must have the shape \[2, 9\], got \[2, 4\]"),
+        ("duel", np.ones((1, 9), bool), r"must have the shape \[2, 9\], got \[1, 9\]"),
+        ("duel", np.ones(9, bool), r"must have the shape \[2, 9\], got \[9\]"),
+        ("duel", np.eye(9, dtype=bool)[:2] & [[True] * 9, [False] * 9], "'player_0': no action is legal in row 1"),
+        ("duel", np.full((2, 9), 0.5), "'player_0': the mask must hold True and False, got float64"),
+    ],
+)
+def test_masks_of_another_shape_or_without_a_legal_action_are_refused(runs, run, mask, said):
+    with pytest.raises(CoterieError, match=said):
+        coterie.load(runs[run].path).act("player_0", np.zeros((2, 18), np.float32), mask=mask)
+
+
+def test_a_mask_may_be_integers(runs):
+    """PettingZoo's masks are."""
+    mask = np.eye(9, dtype=np.int8)[[3, 7]]
+    for greedy in (True, False):
+        chosen = coterie.load(runs["duel"].path).act("player_0", np.zeros((2, 18), np.float32), greedy, mask)
+        assert chosen.tolist() == [3, 7]
+
+
 AUCTION = """\
 world: {name: auction}
 groups: {all: {policy: {name: network, hidden: [4]}}}
@@ -205,6 +228,11 @@ def auction(tmp_path_factory):
 def test_observations_no_world_would_tell_are_refused(auction, valuations, said):
     with pytest.raises(CoterieError, match=said):
         auction.act("bidder_0", np.array(valuations)[:, None])
+
+
+def test_a_mask_of_actions_that_have_none_is_refused(auction):
+    with pytest.raises(CoterieError, match=r"'bidder_0': actions \[1\] of numbers have no mask"):
+        auction.act("bidder_0", np.array([[0.5]]), mask=np.ones((1, 1), bool))
 
 
 def test_rounding_whole_numbers_and_empty_batches_are_let_through(auction):

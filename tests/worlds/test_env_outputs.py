@@ -221,6 +221,14 @@ def test_what_is_no_picture_is_refused(frame, got):
         drawn.frame(0)
 
 
+def test_a_renderer_that_leaves_the_process_is_an_error():
+    drawn = world("gymnasium/helpers.odd_envs:Drawn-v0", render=True, options={"frame": "exit"})
+    drawn.reset(0)
+    with pytest.raises(ExternalEnvError, match="Drawn-v0, copy 0: rendering: raised SystemExit: 3"):
+        drawn.frame(0)
+    drawn.inner.close()  # leaves the process, too
+
+
 @pytest.mark.filterwarnings("error")  # Gymnasium's, about render modes that are not declared
 def test_missing_metadata_is_not_mentioned():
     assert rewards(world("gymnasium/helpers.odd_envs:Item-v0"), 2) == [[1], [1]]

@@ -526,7 +526,12 @@ def _group(value: Any, path: str) -> GroupConfig:
 
     def optional(table: dict[str, str], key: str) -> Part | None:
         given = value.get(key)
-        return None if given in (None, "none", {"name": "none"}) else part(table, given, f"{path}.{key}")
+        if isinstance(given, dict) and given.get("name") == "none":
+            rest = [str(name) for name in given if name != "name"]
+            if rest:
+                raise ConfigError(f"{path}.{key}: none has no settings, got {', '.join(rest)}")
+            return None
+        return None if given in (None, "none") else part(table, given, f"{path}.{key}")
 
     return GroupConfig(
         _value(tuple[str, ...], agents, f"{path}.agents"),
@@ -551,7 +556,7 @@ def _start(value: Any, policy: Part | SeatedRun, path: str) -> SeatedRun | None:
         return None
     if isinstance(policy, SeatedRun):
         raise ConfigError(f"{path}: the policy is that of a run already (policy.run={policy.run}); remove one of them")
-    return _seated_run({"run": value} if isinstance(value, str) else value, path)
+    return _seated_run(_written_out(SeatedRun, value), path)
 
 
 def part(table: dict[str, str], value: Any, path: str) -> Part:

@@ -7,6 +7,7 @@ failure is never turned into a number. This policy does not learn; `lora.py` has
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -62,6 +63,8 @@ class LanguageSettings:
         at_least("retries", self.retries, 0)
 
 
+log = logging.getLogger("coterie")
+UNREADABLE = 20  # answers, none of them a choice, after which a warning says so
 Answer = int | Illegal | None  # the index of a choice; None: the model abstained
 
 
@@ -85,6 +88,7 @@ class LanguagePolicy(Stateless):
         self.texts: AnswerMemo[str, list[str]] = AnswerMemo(lambda new: self._sample(new, 1, 0.0, 0))
         self.counts = dict.fromkeys(COUNTS, 0)
         self.judged: dict[str, list[int]] = {}  # oracle -> [good, all]
+        self.unreadable = 0  # answers in a row, from the first one on, that name no legal choice
         self.by_chance = np.zeros(0, bool)  # [R]: of the latest decisions, those that the model did not take
 
     @property
@@ -182,10 +186,26 @@ class LanguagePolicy(Stateless):
                     prompt[i] = self.template.retry_prompt(prompt[i], answers[i].text, words)  # type: ignore[union-attr]  # chosen above
                 for i, better in zip(again, self._read([prompt[i] for i in again], legal[again], first, greedy)):
                     answers[i] = better
+        self._warn_unreadable(answers)
         missing = sum(answer is None for answer in answers)
         self.scorer.counter.add(len(answers), missing, self.texts.failure)
         self.by_chance = np.array([not isinstance(answer, int) for answer in answers], bool)
         return np.array([self._settle(a, may, view.random) for a, may in zip(answers, legal, strict=True)], np.int64)
+
+    def _warn_unreadable(self, answers: Sequence[Answer]) -> None:
+        """Warn once if none of the first answers names a legal choice: the actions are not the model's."""
+        unread = [answer.text for answer in answers if isinstance(answer, Illegal)]
+        if any(isinstance(answer, int) for answer in answers):
+            self.unreadable = UNREADABLE  # some are read: never warn
+        if self.unreadable >= UNREADABLE or not unread:
+            return
+        self.unreadable += len(unread)
+        if self.unreadable >= UNREADABLE:
+            instead = "the no-op is played" if self.settings.illegal == "forfeit" else "actions are drawn at random"
+            log.warning(
+                "group '%s': none of the language model's first %d answers names a legal choice, for example %r; %s",
+                *(self.group_spec.group, self.unreadable, unread[-1][:60], instead),
+            )
 
     def _settle(self, answer: Answer, legal: Array, random: np.random.Generator) -> int:
         """Return the choice to take for a legal, illegal or missing answer."""

@@ -6,7 +6,7 @@ import dataclasses
 import fnmatch
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -264,7 +264,7 @@ def start_groups(config: Config, groups: Sequence[Group]) -> None:
             continue
         try:
             directory = run.Run.open(chosen.run)
-            name = source_group(chosen, group.actor.group_spec, directory.config())
+            name = source_group(chosen, group.actor.group_spec, directory.config(), "start")
             saved = directory.load_checkpoint(chosen.checkpoint)["policies"][name]
             getattr(group.policy, "start_from", group.policy.load)(saved)
             getattr(group.learner, "policy_started", lambda: None)()
@@ -312,10 +312,12 @@ def policy_of(earlier: Config, name: str) -> Part | SeatedRun:
     return dataclasses.replace(chosen, group=name if name in run.Run.open(chosen.run).config().groups else None)
 
 
-def source_group(chosen: SeatedRun, group_spec: GroupSpec, earlier: Config) -> str:
-    """Return the group of the earlier run that a config refers to."""
+def source_group(
+    chosen: SeatedRun, group_spec: GroupSpec, earlier: Config, setting: Literal["policy", "start"] = "policy"
+) -> str:
+    """Return the group of the earlier run that a config refers to in one of its settings."""
     name = chosen.group or (group_spec.group if group_spec.group in earlier.groups else None)
-    path = f"groups.{group_spec.group}.policy.group"
+    path = f"groups.{group_spec.group}.{setting}.group"
     if name is None:
         if len(earlier.groups) > 1:
             raise ConfigError(f"{path}: {chosen.run} has the groups {', '.join(earlier.groups)}; name one")

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from multiprocessing.connection import Connection
 
 from coterie.config.schema import Config
+from coterie.core.signals import ctrl_c_blocked
 from coterie.nn.threads import fixed_threads
 from coterie.training.interrupt import SIGNALS
 from coterie.training.workers import Answer, Request, ShardService, WorkerError
@@ -24,7 +25,8 @@ class ChildProcesses:
         for mine in assigned:
             here, there = context.Pipe()
             process = context.Process(target=_serve, args=(there, config, mine), daemon=True)
-            process.start()
+            with ctrl_c_blocked():
+                process.start()
             there.close()
             self.pipes.append(here)
             self.processes.append(process)

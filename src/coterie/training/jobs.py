@@ -13,6 +13,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from typing import Any
 
+from coterie.core.signals import ctrl_c_blocked
 from coterie.core.types import CoterieError
 from coterie.training.interrupt import Interrupted, Interruption, interruptible
 
@@ -51,7 +52,8 @@ def run_parallel(
                 index, task = left.pop(0)
                 receiver, sender = context.Pipe(duplex=False)
                 process = context.Process(target=_work, args=(sender, sys.path, function, task))
-                process.start()
+                with ctrl_c_blocked():
+                    process.start()
                 sender.close()
                 running[receiver] = (index, process)
             if not running:
@@ -62,7 +64,7 @@ def run_parallel(
             for ready in wait(list(running), PATIENCE):
                 assert isinstance(ready, Connection)
                 index, process = running.pop(ready)
-                found, error = _receive(ready, process)
+                found, error = _receive(ready, process, interrupted)
                 if error is None:
                     yield index, found
                 else:
@@ -75,13 +77,16 @@ def run_parallel(
         raise failure
 
 
-def _receive(receiver: Connection, process: SpawnProcess) -> tuple[Any, CoterieError | None]:
+def _receive(receiver: Connection, process: SpawnProcess, interrupted: Interruption) -> tuple[Any, CoterieError | None]:
     """The result that a process has sent before it ended, or an error."""
     try:
         found = receiver.recv()
     except EOFError:
         process.join()
-        found = CoterieError(f"a process of --jobs ended with exit code {process.exitcode}; its error stands above")
+        if interrupted.is_set() and process.exitcode == -signal.SIGTERM:  # passed on before the training had begun
+            found = CoterieError("stopped before the first checkpoint; nothing is kept")
+        else:
+            found = CoterieError(f"a process of --jobs ended with exit code {process.exitcode}; its error stands above")
     receiver.close()
     process.join()
     return (None, found) if isinstance(found, CoterieError) else (found, None)

@@ -20,7 +20,9 @@ log = logging.getLogger("coterie")
 def check(experiment: str | Path | Mapping[str, Any], overrides: list[str] | str | None = None) -> schema.Config:
     """An experiment's config, after building everything it names: a refusal comes before anything runs."""
     settings = schema.load(experiment, overrides)
-    build.probe_learners(settings, build.build_groups(settings, build.build_world(settings.world, 1)))
+    groups = build.build_groups(settings, build.build_world(settings.world, 1))
+    build.probe_learners(settings, groups)
+    build.start_groups(settings, groups)
     return settings
 
 

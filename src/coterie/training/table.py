@@ -14,14 +14,17 @@ from coterie.config import registry, schema
 from coterie.core import seeding
 from coterie.core.group import Group
 from coterie.core.types import (
+    ActionSpace,
     Array,
     CoterieError,
     Discrete,
+    MultiDiscrete,
     ObservationSpace,
     State,
     Text,
     Tree,
     View,
+    action_shape,
     arrays_of,
     entries_of,
     leading,
@@ -62,6 +65,8 @@ class Table:
         every table. With a `seed`, this call alone draws from that seed. A recurrent policy remembers the earlier
         calls for this agent, row by row: call `reset` when episodes begin.
 
+        `mask` `[B, actions]` says which actions are legal; without one, all are.
+
         NaN, infinity and numbers outside the observation space are refused. The bounds of third-party worlds
         (`gymnasium/…` and the like) are not checked, since not every environment keeps its own.
         """
@@ -84,7 +89,7 @@ class Table:
             agents=members[[group_spec.agents.index(agent)]],
             random=self._random[agent] if seed is None else seeding.generator(seed, "ask", agent),
             greedy=greedy,
-            mask=None if mask is None else np.asarray(mask)[:, None],
+            mask=None if mask is None else _as_mask(agent, group_spec.spaces.action, mask, count)[:, None],
             memory=self._remembered(agent, count, group.policy.memory_size),
         )
         decision = group.actor.act(view)[1]
@@ -176,6 +181,22 @@ def _demand_values(agent: str, space: ObservationSpace, observations: Tree, boun
             index = tuple(np.argwhere(outside)[0][1:])
             bounds = ", ".join(f"{np.broadcast_to(bound, given.shape[1:])[index]:g}" for bound in (low, high))
             raise CoterieError(f"{what}: observations must lie in [{bounds}], got {_first(outside, given)}")
+
+
+def _as_mask(agent: str, action: ActionSpace, mask: Any, count: int) -> Array:
+    """The mask as booleans; raise an error unless each of its rows has a legal action."""
+    if not isinstance(action, Discrete):
+        kind = "of several choices" if isinstance(action, MultiDiscrete) else "of numbers"
+        raise CoterieError(f"'{agent}': actions {list(action_shape(action))} {kind} have no mask")
+    given, expected = np.asarray(mask), (count, action.n)
+    if given.shape != expected:
+        raise CoterieError(f"'{agent}': the mask must have the shape {list(expected)}, got {list(given.shape)}")
+    if given.dtype.kind not in "biu":
+        raise CoterieError(f"'{agent}': the mask must hold True and False, got {given.dtype}")
+    legal = given.astype(bool)
+    if not legal.any(axis=1).all():
+        raise CoterieError(f"'{agent}': no action is legal in row {int(np.argmin(legal.any(axis=1)))} of the mask")
+    return legal
 
 
 def _first(wrong: Array, given: Array) -> str:

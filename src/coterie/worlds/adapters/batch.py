@@ -330,7 +330,7 @@ class EnvBatch:
 
     def _rebuild(self, copy: int) -> None:
         index = copy - self.copies.start
-        _close(self.envs[index])
+        close_env(self.envs[index])
         self.envs[index], self.used[index] = self.make_env(), False
         self.envs[index].bind(self.env_arrays[copy])
 
@@ -338,13 +338,13 @@ class EnvBatch:
         """The environment's picture, or an `EnvFailure`."""
         try:
             return as_picture(self.envs[copy - self.copies.start].frame(), functools.partial(warn_once, self.name))
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             return EnvFailure(copy, "step", f"rendering: {describe_error(error)}")
 
     def close(self) -> None:
         """Close all environments."""
         for env in self.envs:
-            _close(env)
+            close_env(env)
 
 
 # Checks of returned values ------------------------------------------------------------------------------
@@ -437,8 +437,9 @@ def _write(into: Array, value: Array) -> None:
     into[...] = value
 
 
-def _close(env: ExternalEnv) -> None:
+def close_env(env: Any) -> None:
+    """Close an environment that is no longer needed."""
     try:
         env.close()
-    except Exception:  # the environment is discarded, often because it is broken
+    except (Exception, SystemExit):  # the environment is discarded, often because it is broken
         return

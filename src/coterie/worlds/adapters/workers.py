@@ -20,6 +20,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from coterie.core.signals import ctrl_c_blocked
 from coterie.core.types import Array, CoterieError
 from coterie.worlds.adapters.batch import (
     BatchArrays,
@@ -132,7 +133,8 @@ class ProcessWorker:
         name = f"environments of {self.spec.world_name}"
         self._process = context.Process(target=serve, args=arguments, daemon=True, name=name)
         try:
-            self._process.start()
+            with ctrl_c_blocked():
+                self._process.start()
         except AssertionError:  # multiprocessing asserts that a daemonic process has no children
             raise CoterieError(
                 f"{self.spec.world_name}: world.processes and train.workers cannot be used together: "

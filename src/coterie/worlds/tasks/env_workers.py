@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
+from coterie.core.signals import ctrl_c_blocked
 from coterie.worlds.tasks.task import Outcome, Task
 
 REMEMBERED = 20_000  # outcomes
@@ -50,7 +51,9 @@ class EnvWorkers:
             context = multiprocessing.get_context("spawn")
             self._pool = ProcessPoolExecutor(self.count, context, _start, (self.task,))
             self._finalizer = weakref.finalize(self, self._pool.shutdown)  # forks of a world share its workers
-        return list(self._pool.map(_apply, answers, chunksize=max(1, len(answers) // (4 * self.count))))
+        with ctrl_c_blocked():  # the first call starts the processes
+            outcomes = self._pool.map(_apply, answers, chunksize=max(1, len(answers) // (4 * self.count)))
+        return list(outcomes)
 
     def close(self) -> None:
         """End the child processes; the end of the world does so too."""
