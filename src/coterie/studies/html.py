@@ -31,7 +31,8 @@ pre { background: #f6f6f6; padding: .8rem; overflow: auto; white-space: pre-wrap
 details { margin: .6rem 0 } summary { cursor: pointer; font-weight: 600 }
 summary.large { font-size: 1.15rem; margin-top: 2.2rem }
 .charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 27rem), 1fr)); gap: 1rem }
-figure { margin: 0; min-width: 0 } figure.live > img { display: none } figcaption { color: #666; font-size: .9rem }
+.positions { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 15rem), 1fr)); gap: 1rem }
+.positions > div { min-width: 0 } figure { margin: 0; min-width: 0 } figure.live > img { display: none } figcaption { color: #666; font-size: .9rem }
 .wide > img { max-width: none; width: max(100%, 46rem) }
 @media (max-width: 30rem) { body { font-size: 14px; margin: 1rem auto; padding: 0 .6rem }
 table { font-size: 11.5px } td, th { padding: .25rem .2rem }
@@ -81,12 +82,13 @@ def _cell(word: str) -> str:
 def _breakable(text: str) -> str:
     """Escaped text in which long words of the form setting=value may wrap after dots, slashes and equals signs.
 
-    Browsers may also break within options and values that have hyphens, such as `--jobs` and `1e-3`: these stay whole.
+    Numbers stay whole. Browsers may also break within options and values that have hyphens, such as `--jobs` and
+    `1e-3`: these stay whole, too.
     """
     parts = []
     for word in re.split(r"(\s+)", text):
         long = "=" in word and len(word) > NAME
-        pieces = re.split(r"(?<=[._=/])(?=\w)", word) if long else [word]
+        pieces = re.split(r"(?<=[._=/])(?=\w)(?<!\d\.(?=\d))", word) if long else [word]
         parts.append(
             "<wbr>".join(_unhyphenated(one) if long or one[:2] == "--" else html.escape(one) for one in pieces)
         )
