@@ -32,7 +32,8 @@ details { margin: .6rem 0 } summary { cursor: pointer; font-weight: 600 }
 summary.large { font-size: 1.15rem; margin-top: 2.2rem }
 .charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 27rem), 1fr)); gap: 1rem }
 .positions { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 15rem), 1fr)); gap: 1rem }
-.positions > div { min-width: 0 } figure { margin: 0; min-width: 0 } figure.live > img { display: none } figcaption { color: #666; font-size: .9rem }
+.positions > div { min-width: 0 }
+figure { margin: 0; min-width: 0 } figure.live > img { display: none } figcaption { color: #666; font-size: .9rem }
 .wide > img { max-width: none; width: max(100%, 46rem) }
 @media (max-width: 30rem) { body { font-size: 14px; margin: 1rem auto; padding: 0 .6rem }
 table { font-size: 11.5px } td, th { padding: .25rem .2rem }
