@@ -19,7 +19,8 @@ h3 { font-size: 1rem; margin: 1.2rem 0 .3rem } p { margin: .4rem 0 } .quiet { co
 td, th { padding: .25rem .7rem; border-bottom: 1px solid #ddd; text-align: right; white-space: nowrap }
 td:first-child, th:first-child, .words td, .words th, .left td, .left th { text-align: left }
 .words td { white-space: normal }
-.long { white-space: normal; min-width: 14rem } .words td { overflow-wrap: anywhere; min-width: 0 }
+.long { white-space: normal; min-width: 14rem; overflow-wrap: anywhere }
+.words td { overflow-wrap: anywhere; min-width: 0 }
 .words td:first-child { white-space: nowrap; color: #666; vertical-align: top; padding-left: 0 }
 .whole { display: inline-block; max-width: 100%; overflow-wrap: anywhere }
 .words code, td code { overflow-wrap: anywhere } img, video { max-width: 100%; height: auto }
