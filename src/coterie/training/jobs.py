@@ -19,6 +19,10 @@ from coterie.training.interrupt import Interrupted, Interruption, interruptible
 PATIENCE = 0.5  # seconds between looks for a signal
 
 
+class NothingKept:
+    """The result of a task that a signal stopped before its first checkpoint."""
+
+
 def demand_jobs(jobs: int) -> None:
     """Refuse a number of processes below 1."""
     if jobs < 1:
@@ -40,7 +44,7 @@ def run_parallel(
     """Call `function(*task)` for every task in up to `jobs` processes; yields (index, result) as they end.
 
     Function and tasks must be picklable. An error of ours in a process is raised here, after the others have ended. A
-    signal to this process is passed on once, so that trainings save; tasks that have not begun are left out.
+    signal to this process is passed on once, so that trainings save; tasks of which nothing is kept are left out.
     """
     context = multiprocessing.get_context("spawn")
     running: dict[Connection, tuple[int, SpawnProcess]] = {}
@@ -51,7 +55,8 @@ def run_parallel(
                 index, task = left.pop(0)
                 receiver, sender = context.Pipe(duplex=False)
                 process = context.Process(target=_work, args=(sender, sys.path, function, task))
-                process.start()
+                with _signal_blocked():
+                    process.start()
                 sender.close()
                 running[receiver] = (index, process)
             if not running:
@@ -63,16 +68,27 @@ def run_parallel(
                 assert isinstance(ready, Connection)
                 index, process = running.pop(ready)
                 found, error = _receive(ready, process)
-                if error is None:
+                if error is not None:
+                    killed = interrupted.is_set() and process.exitcode == -signal.SIGTERM  # while it was starting
+                    failure = failure if killed else failure or error
+                elif not isinstance(found, NothingKept):
                     yield index, found
-                else:
-                    failure = failure or error
     finally:
         _pass_on([process for _, process in running.values()])
         for _, process in running.values():
             process.join()
     if failure is not None:
         raise failure
+
+
+@contextlib.contextmanager
+def _signal_blocked() -> Iterator[None]:
+    """Block Ctrl-C here for a moment, and in the processes that are started meanwhile until they can answer it."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _receive(receiver: Connection, process: SpawnProcess) -> tuple[Any, CoterieError | None]:
@@ -97,12 +113,16 @@ def _pass_on(processes: Sequence[SpawnProcess]) -> None:
 def _work(sender: Connection, path: list[str], function: Callable[..., Any], task: tuple[Any, ...]) -> None:
     """Run one task in a child process; its own process group, since Ctrl-C is passed on by the parent alone."""
     os.setpgrp()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # forgets one that came while this process was starting
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     sys.path[:] = path
     logging.basicConfig(level=logging.WARNING, format="coterie: %(message)s", stream=sys.stderr)
     try:
         with interruptible(deliver=False, announce=False):  # a signal stops the training, not this process
             found: Any = function(*task)
-    except (CoterieError, Interrupted) as error:
+    except Interrupted:  # before the first checkpoint
+        found = NothingKept()
+    except CoterieError as error:
         found = CoterieError(str(error))  # other classes of errors may need arguments to be unpickled
     sender.send(found)
     sender.close()
