@@ -113,6 +113,18 @@ def test_only_legal_actions_are_offered_and_an_illegal_one_is_named():
     assert world.ansi(0) in said  # a board is shown as a picture
 
 
+def test_pictures_have_no_colours_where_the_terminal_has_none(monkeypatch):
+    world = Tictactoe(TictactoeSettings(), 1)
+    step = world.reset(0).agent_types["player"]
+    monkeypatch.setattr(Tictactoe, "ansi", lambda self, copy: "\x1b[38;2;255;255;255m\x1b[48;2;255;255;255m▀\x1b[0m")
+    view = View(step.observation, step.acting, np.arange(2), np.random.default_rng(0), mask=step.mask, world=world)
+    for colour, shown in (("", "@"), ("1", world.ansi(0))):
+        monkeypatch.setenv("FORCE_COLOR", colour)
+        policy = make(spec_in(world), ["0"])
+        policy.act(view)
+        assert shown in policy.terminal.said
+
+
 def test_each_acting_agent_is_asked_and_episodes_are_numbered():
     world = Gridworld(GridworldSettings(grid_size=4), 1)
     policy = make(spec_in(world), ["up", "down"] * 3)

@@ -5,7 +5,9 @@ import pytest
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
+from coterie.config import schema
 from coterie.studies import figures, interactive, statistics
+from coterie.training import build
 
 
 def test_a_name_keeps_its_colour_over_panels():
@@ -15,6 +17,17 @@ def test_a_name_keeps_its_colour_over_panels():
         figures.draw_reaching(axes, rows, colours)
         dots = [line for line in axes.lines if line.get_marker() == "o"]
         assert [to_hex(line.get_color()) for line in dots] == [colours[name] for name in rows]
+
+
+@pytest.mark.parametrize("name", ["gridworld", "auction", "spread", "tag"])
+def test_agents_have_in_pictures_the_colours_of_their_groups_in_charts(name):
+    world = build.build_world(schema.load("gridworld-race", [f"world={{name: {name}}}"]).world, 1)
+    colours = {sign.meaning: to_hex(np.array(sign.colour) / 255) for sign in world.legend()}
+    groups = [spaces.agents for spaces in world.agent_types.values()]  # one group of every kind of agent
+    if len(groups) == 1:
+        groups = [(agent,) for agent in groups[0]]  # one group of every agent
+    for number, agents in enumerate(groups[:4]):
+        assert {colours[agent] for agent in agents} == {figures.colour(number)}
 
 
 @pytest.mark.parametrize("height", [2.5, 4.0, 8.0])

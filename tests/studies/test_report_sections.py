@@ -124,6 +124,25 @@ def test_a_text_table_leaves_out_columns_without_words():
     ]
 
 
+def test_long_names_of_groups_lose_their_middle_in_80_columns():
+    name = "the_group_that_learns_with_proximal_policy_optimisation"
+    rows = [["trained (best)", f"{name}_{i}", "2.50", "[-1.10, 6.10]", "2.7", "100.0% [84, 100]"] for i in (1, 2)]
+    head = ["policy", "group", "return", "95% interval", "length", "success"]
+    lines = columns(head, [*rows, ["random", "b", *rows[0][2:]]], left=2)
+    assert len({len(line) for line in lines}) == 1
+    assert len(lines[1]) == 78
+    assert [line.split()[2][-2:] for line in lines[1:3]] == ["_1", "_2"]
+    assert lines[1].split()[2].startswith("the_gr")
+    assert columns(head, rows) != lines  # one column of names: nothing is cut
+    assert name in columns(head, rows)[1]
+
+
+def test_a_long_name_wraps_in_its_cell():
+    page = html.table(["policy", "group"], [["best", "a_group_whose_name_is_longer_than_all_other_names"]])
+    assert "<td class=long>a_group" in page
+    assert ".long { white-space: normal; min-width: 14rem; overflow-wrap: anywhere }" in html.STYLE
+
+
 def test_a_column_of_numbers_may_hold_a_word():
     rows = [["risk preference", "neutral"], ["bidders", "2"], ["payoff", "−0.2 [−0.3, −0.1]"], ["loss", "–"]]
     assert '<table class="text-1">' in html.table(["group", "bidders"], rows)

@@ -108,6 +108,8 @@ def test_a_report_shows_boards_and_moves(run, tmp_path):
     assert len(pictures) == 4
     assert Image.open(io.BytesIO(base64.b64decode(pictures[0]))).size[0] == 220
     assert section.count("<th>visits<th>value<th>network") == 4
+    assert "<div class=positions>" in section  # as many in a row as the screen has room for
+    assert ".positions { display: grid; grid-template-columns: repeat(auto-fit," in page
     assert "12 simulations" in section
     assert "9 legal moves, 5 shown" in section
 

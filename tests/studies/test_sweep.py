@@ -1,15 +1,19 @@
 """Sweeps with several processes: the same results as one after the other, resumed where they were stopped."""
 
+import importlib
 import os
 import signal
+import threading
 import time
+from contextlib import nullcontext
 
 import pytest
 
+from coterie.cli import progress
 from coterie.config.schema import ConfigError
 from coterie.core.types import CoterieError
 from coterie.studies import sweep
-from coterie.training.interrupt import Interruption
+from coterie.training.interrupt import Interrupted, Interruption
 from coterie.training.jobs import run_parallel
 from coterie.training.run import Run
 from helpers.processes import Command
@@ -20,12 +24,15 @@ WORDS = [*BASE, "train.total_steps=96", "seed=0,1"]
 
 
 @pytest.mark.slow
-def test_jobs_do_not_change_the_numbers_and_finished_runs_stay(coterie_, tmp_path, forked):
-    one, two = tmp_path / "one", tmp_path / "two"
+def test_jobs_do_not_change_the_numbers_and_finished_runs_stay(coterie_, tmp_path, forked, monkeypatch):
+    one, two, counted = tmp_path / "one", tmp_path / "two", []
+    monkeypatch.setattr(progress.Tasks, "advance", lambda self: counted.append((self.total, self.things, self.quiet)))
     assert coterie_("train", "gridworld-cooperative", "-m", *WORDS, "--out", one, "--quiet")[0] == 0
+    assert counted == 2 * [(2, "runs", True)]  # one after the other, each run has a bar of its own
     code, out, _ = coterie_("train", "gridworld-cooperative", "-m", *WORDS, "--out", two, "--jobs", 2)
     assert code == 0
     assert out.count("/2]") == 2
+    assert counted[2:] == 2 * [(2, "runs", False)]
     for seed in range(2):
         assert_same_end(Run.open(one / f"seed={seed}"), Run.open(two / f"seed={seed}"))
     before = (two / "seed=1" / "metrics.jsonl").stat().st_mtime_ns
@@ -73,10 +80,8 @@ def end_as_if_it_had_not_begun():
     signal.raise_signal(signal.SIGTERM)
 
 
-@pytest.mark.parametrize(
-    ("asked", "said"), [(True, "stopped before the first checkpoint; nothing is kept"), (False, "exit code -15")]
-)
-def test_a_process_that_a_passed_on_signal_ends_is_no_error_of_its_own(asked, said, forked):
+@pytest.mark.parametrize("asked", [True, False])
+def test_a_process_that_a_passed_on_signal_ends_is_no_error_of_its_own(asked, forked):
     class Interrupted(Interruption):
         looks = 0
 
@@ -84,8 +89,8 @@ def test_a_process_that_a_passed_on_signal_ends_is_no_error_of_its_own(asked, sa
             self.looks += 1
             return asked and self.looks > 1  # once the process has been started
 
-    with pytest.raises(CoterieError, match=said):
-        list(run_parallel(end_as_if_it_had_not_begun, [()], 1, Interrupted()))
+    with nullcontext() if asked else pytest.raises(CoterieError, match="exit code -15"):
+        assert list(run_parallel(end_as_if_it_had_not_begun, [()], 1, Interrupted())) == []
 
 
 def test_wrong_jobs_are_one_sentence(coterie_, tmp_path):
@@ -118,6 +123,49 @@ def test_errors_in_processes_are_raised_here(forked):
     interrupted = Interruption()
     interrupted.set()
     assert list(run_parallel(fail_or_double, [(0,)], 2, interrupted)) == []
+
+
+SLOW_TO_IMPORT = """
+import os, pathlib, time
+
+def work():
+    return "done"
+
+if os.environ.get("IMPORTED_BY_A_NEW_PROCESS"):
+    pathlib.Path(os.environ["IMPORTED_BY_A_NEW_PROCESS"]).write_text(str(os.getpid()))
+    time.sleep(30)
+"""
+
+
+@pytest.mark.slow
+def test_a_signal_to_processes_that_start_is_no_error(tmp_path, monkeypatch, capfd):
+    written(tmp_path / "slow_to_import.py", SLOW_TO_IMPORT)
+    monkeypatch.syspath_prepend(tmp_path)
+    work = importlib.import_module("slow_to_import").work
+    monkeypatch.setenv("IMPORTED_BY_A_NEW_PROCESS", str(tmp_path / "started"))
+    interrupted = Interruption()
+
+    def press_ctrl_c():  # a terminal sends it to the process and to those that it has started
+        while not (tmp_path / "started").exists() or not (tmp_path / "started").read_text():
+            time.sleep(0.01)
+        os.kill(int((tmp_path / "started").read_text()), signal.SIGINT)
+        time.sleep(0.2)
+        interrupted.set()
+
+    thread = threading.Thread(target=press_ctrl_c)
+    thread.start()
+    assert list(run_parallel(work, [(), ()], 1, interrupted)) == []
+    thread.join()
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def stop_before_the_first_checkpoint():
+    raise Interrupted("nothing is kept")
+
+
+@pytest.mark.slow
+def test_tasks_of_which_nothing_is_kept_are_left_out(forked):
+    assert list(run_parallel(stop_before_the_first_checkpoint, [()], 1, Interruption())) == []
 
 
 def test_experiments_in_files_are_swept(tmp_path):

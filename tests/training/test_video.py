@@ -1,5 +1,6 @@
 """Films as files, in a terminal, in a window."""
 
+import re
 import sys
 import tracemalloc
 
@@ -14,6 +15,7 @@ from coterie.training import build, captions, loop, mp4, video
 from coterie.training.gif import GifWriter
 from coterie.training.players import policy_kind
 from coterie.training.runner import Runner
+from coterie.worlds.adapters.external import picture_to_ansi
 from helpers import run as run_cases
 from helpers.run import train
 
@@ -120,6 +122,25 @@ def test_a_terminal_shows_colours_where_it_can(grid, capsys, monkeypatch):
     monkeypatch.setenv("NO_COLOR", "1")
     video.show_in_terminal(world, actors, 1, video.Showing(fps=60))
     assert "\x1b" not in capsys.readouterr().out
+
+
+def test_pictures_of_third_party_worlds_leave_no_control_characters_in_a_file(grid, capsys, monkeypatch):
+    world, actors = grid
+    monkeypatch.setattr(type(world), "ansi", lambda self, copy, final=False: picture_to_ansi(self.frame(copy, final)))
+    video.show_in_terminal(world, actors, 1)
+    plain = capsys.readouterr().out
+    assert "\x1b" not in plain
+    assert "@@@" in plain  # light cells of the grid
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    video.show_in_terminal(world, actors, 1, video.Showing(fps=60))
+    assert "▀" in capsys.readouterr().out
+
+
+def test_returns_of_fractions_keep_two_decimals(grid, capsys):
+    world, actors = grid
+    video.show_in_terminal(world, actors, 1)
+    (last,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("team: return")]
+    assert re.fullmatch(r"team: return (-?\d+\.\d\d, )+-?\d+\.\d\d", last)
 
 
 def test_a_window_opens_and_closes(grid, monkeypatch):

@@ -379,9 +379,9 @@ def test_frame_shows_where_things_are():
     def pixel(x, y):
         return picture[int((1.2 - y) / 2.4 * 384), int((1.2 + x) / 2.4 * 384)].astype(int)
 
-    red, blue, grey, paper = pixel(0.54, 0.5), pixel(-0.47, 0.5), pixel(0, -0.6), pixel(0, 0)
-    assert red[0] > red[2] + 80
-    assert blue[2] > blue[0] + 80
+    hunter, prey, grey, paper = pixel(0.54, 0.5), pixel(-0.47, 0.5), pixel(0, -0.6), pixel(0, 0)
+    assert hunter[2] > hunter[0] + 80  # blue and vermilion, as hunters and prey have in the charts of a report
+    assert prey[0] > prey[2] + 80
     assert np.ptp(grey) < 20
     assert paper.min() > 240
     assert np.abs(pixel(1.1, 1.1) - paper).min() > 15

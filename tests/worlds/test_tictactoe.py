@@ -251,8 +251,8 @@ def test_the_picture_shows_stones_and_whose_turn_it_is():
     assert frame.shape == (192, 192, 3)
     assert frame.dtype == np.uint8
     cross, ground, ring = frame[32, 32], frame[96, 160 - 24], frame[32, 96 + 14]
-    assert cross[0] > 200 > cross[2]
-    assert ring[1] > 200 > ring[0]
+    assert cross[2] > 200 > cross[0]  # blue and orange, as groups in charts
+    assert ring[0] > 200 > ring[2]
     assert ground.max() < 100
     assert (frame[96, 96] != position("XO. ... ...", 1).frame(0)[96, 96]).any()
 

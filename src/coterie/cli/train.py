@@ -35,6 +35,7 @@ def train(
 ) -> None:
     """Train an experiment and write a run."""
     from coterie import api
+    from coterie.cli.progress import Tasks
     from coterie.config.schema import ConfigError
     from coterie.studies import sweep
     from coterie.training.jobs import demand_jobs
@@ -56,11 +57,13 @@ def train(
         swept = [word for word in one.overrides if any(word not in other.overrides for other in planned)]
         print(f"[{number + 1}/{len(planned)}] {' '.join(swept)}{', finished before' if number in before else ''}")
 
-    with stoppable() as interrupted:
+    bar = Tasks(len(planned), "runs", quiet or jobs == 1, lines=False)
+    with stoppable() as interrupted, bar:
         left, finished, runs = set(range(len(planned))), True, []
         for number, run in sweep.run_sweep(experiment, planned, jobs, quiet, interrupted, announce):
             if jobs > 1:
                 announce(number, planned[number])
+            bar.advance()
             left.discard(number)
             runs.append((number, run))
             finished = print_outcome(run, one_of_many=True) and finished

@@ -19,6 +19,7 @@ from typing import Literal
 
 import numpy as np
 
+from coterie.core import ansi
 from coterie.core.game import game_of
 from coterie.core.group import GroupSpec, PlayStopped, Stateless
 from coterie.core.text import HasTextCodec, TextCodec, find_text_codec
@@ -143,7 +144,8 @@ class PersonPolicy(Stateless):
         own = map_tree(lambda array: array[:1, a], view.observation)
         if self.show in ("auto", "picture") and isinstance(view.world, Renderable):
             try:
-                return view.world.ansi(0)
+                scene = view.world.ansi(0)
+                return scene if ansi.in_colour(sys.stderr) else ansi.without_colours(scene)
             except CoterieError:  # this world is drawn only with other settings
                 if self.show == "picture":
                     raise

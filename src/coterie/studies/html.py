@@ -19,7 +19,8 @@ h3 { font-size: 1rem; margin: 1.2rem 0 .3rem } p { margin: .4rem 0 } .quiet { co
 td, th { padding: .25rem .7rem; border-bottom: 1px solid #ddd; text-align: right; white-space: nowrap }
 td:first-child, th:first-child, .words td, .words th, .left td, .left th { text-align: left }
 .words td { white-space: normal }
-.long { white-space: normal; min-width: 14rem } .words td { overflow-wrap: anywhere; min-width: 0 }
+.long { white-space: normal; min-width: 14rem; overflow-wrap: anywhere }
+.words td { overflow-wrap: anywhere; min-width: 0 }
 .words td:first-child { white-space: nowrap; color: #666; vertical-align: top; padding-left: 0 }
 .whole { display: inline-block; max-width: 100%; overflow-wrap: anywhere }
 .words code, td code { overflow-wrap: anywhere } img, video { max-width: 100%; height: auto }
@@ -31,6 +32,8 @@ pre { background: #f6f6f6; padding: .8rem; overflow: auto; white-space: pre-wrap
 details { margin: .6rem 0 } summary { cursor: pointer; font-weight: 600 }
 summary.large { font-size: 1.15rem; margin-top: 2.2rem }
 .charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 27rem), 1fr)); gap: 1rem }
+.positions { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 15rem), 1fr)); gap: 1rem }
+.positions > div { min-width: 0 }
 figure { margin: 0; min-width: 0 } figure.live > img { display: none } figcaption { color: #666; font-size: .9rem }
 .wide > img { max-width: none; width: max(100%, 46rem) }
 @media (max-width: 30rem) { body { font-size: 14px; margin: 1rem auto; padding: 0 .6rem }
@@ -85,12 +88,13 @@ def _cell(word: str) -> str:
 def _breakable(text: str) -> str:
     """Escaped text in which long words of the form setting=value may wrap after dots, slashes and equals signs.
 
-    Browsers may also break within options and values that have hyphens, such as `--jobs` and `1e-3`: these stay whole.
+    Numbers stay whole. Browsers may also break within options and values that have hyphens, such as `--jobs` and
+    `1e-3`: these stay whole, too.
     """
     parts = []
     for word in re.split(r"(\s+)", text):
         long = "=" in word and len(word) > NAME
-        pieces = re.split(r"(?<=[._=/])(?=\w)", word) if long else [word]
+        pieces = re.split(r"(?<=[._=/])(?=\w)(?<!\d\.(?=\d))", word) if long else [word]
         parts.append(
             "<wbr>".join(_unhyphenated(one) if long or one[:2] == "--" else html.escape(one) for one in pieces)
         )

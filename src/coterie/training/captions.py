@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from coterie.core import ansi
 from coterie.core.group import Actor
 from coterie.core.types import Array
 from coterie.core.world import Sign, World
@@ -179,9 +179,12 @@ def _wrap(line: Who, width: int) -> list[Who]:
 
 def in_colour() -> bool:
     """Whether standard output shows colours."""
-    if os.environ.get("NO_COLOR"):
-        return False
-    return bool(os.environ.get("FORCE_COLOR")) or sys.stdout.isatty()
+    return ansi.in_colour(sys.stdout)
+
+
+def shown(scene: str, legend: Sequence[Sign]) -> str:
+    """A scene as standard output shows it: with its signs in colour, or without colours."""
+    return coloured(scene, legend) if in_colour() else ansi.without_colours(scene)
 
 
 def paint(text: str, colour: tuple[int, int, int]) -> str:

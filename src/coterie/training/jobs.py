@@ -20,6 +20,10 @@ from coterie.training.interrupt import Interrupted, Interruption, interruptible
 PATIENCE = 0.5  # seconds between looks for a signal
 
 
+class NothingKept:
+    """The result of a task that a signal stopped before its first checkpoint."""
+
+
 def demand_jobs(jobs: int) -> None:
     """Refuse a number of processes below 1."""
     if jobs < 1:
@@ -41,7 +45,7 @@ def run_parallel(
     """Call `function(*task)` for every task in up to `jobs` processes; yields (index, result) as they end.
 
     Function and tasks must be picklable. An error of ours in a process is raised here, after the others have ended. A
-    signal to this process is passed on once, so that trainings save; tasks that have not begun are left out.
+    signal to this process is passed on once, so that trainings save; tasks of which nothing is kept are left out.
     """
     context = multiprocessing.get_context("spawn")
     running: dict[Connection, tuple[int, SpawnProcess]] = {}
@@ -64,11 +68,12 @@ def run_parallel(
             for ready in wait(list(running), PATIENCE):
                 assert isinstance(ready, Connection)
                 index, process = running.pop(ready)
-                found, error = _receive(ready, process, interrupted)
-                if error is None:
+                found, error = _receive(ready, process)
+                if error is not None:
+                    killed = interrupted.is_set() and process.exitcode == -signal.SIGTERM  # while it was starting
+                    failure = failure if killed else failure or error
+                elif not isinstance(found, NothingKept):
                     yield index, found
-                else:
-                    failure = failure or error
     finally:
         _pass_on([process for _, process in running.values()])
         for _, process in running.values():
@@ -77,16 +82,13 @@ def run_parallel(
         raise failure
 
 
-def _receive(receiver: Connection, process: SpawnProcess, interrupted: Interruption) -> tuple[Any, CoterieError | None]:
+def _receive(receiver: Connection, process: SpawnProcess) -> tuple[Any, CoterieError | None]:
     """The result that a process has sent before it ended, or an error."""
     try:
         found = receiver.recv()
     except EOFError:
         process.join()
-        if interrupted.is_set() and process.exitcode == -signal.SIGTERM:  # passed on before the training had begun
-            found = CoterieError("stopped before the first checkpoint; nothing is kept")
-        else:
-            found = CoterieError(f"a process of --jobs ended with exit code {process.exitcode}; its error stands above")
+        found = CoterieError(f"a process of --jobs ended with exit code {process.exitcode}; its error stands above")
     receiver.close()
     process.join()
     return (None, found) if isinstance(found, CoterieError) else (found, None)
@@ -102,12 +104,16 @@ def _pass_on(processes: Sequence[SpawnProcess]) -> None:
 def _work(sender: Connection, path: list[str], function: Callable[..., Any], task: tuple[Any, ...]) -> None:
     """Run one task in a child process; its own process group, since Ctrl-C is passed on by the parent alone."""
     os.setpgrp()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # forgets one that came while this process was starting
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     sys.path[:] = path
     logging.basicConfig(level=logging.WARNING, format="coterie: %(message)s", stream=sys.stderr)
     try:
         with interruptible(deliver=False, announce=False):  # a signal stops the training, not this process
             found: Any = function(*task)
-    except (CoterieError, Interrupted) as error:
+    except Interrupted:  # before the first checkpoint
+        found = NothingKept()
+    except CoterieError as error:
         found = CoterieError(str(error))  # other classes of errors may need arguments to be unpickled
     sender.send(found)
     sender.close()

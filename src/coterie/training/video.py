@@ -154,10 +154,10 @@ def running_returns(runner: Runner, final: bool) -> dict[str, float]:
 def show_in_terminal(world: World, actors: Sequence[Actor], seed: int, showing: Showing = Showing()) -> None:
     """Play episodes in the terminal; if the output is not a terminal, frames are printed one below the other."""
     drawn = renderable(world)
-    live, colour = sys.stdout.isatty(), captions.in_colour()
+    live = sys.stdout.isatty()
     legend = captions.signs(world)
     width = shutil.get_terminal_size().columns
-    below = captions.legend_lines(legend, captions.who_is_who(world, actors, showing.kinds), colour)
+    below = captions.legend_lines(legend, captions.who_is_who(world, actors, showing.kinds), captions.in_colour())
     for number in range(showing.episodes or 1):
         runner = Runner(world, actors, seed + number, greedy=showing.greedy)
         for step, final in enumerate(scenes(runner)):
@@ -166,7 +166,7 @@ def show_in_terminal(world: World, actors: Sequence[Actor], seed: int, showing: 
             head = captions.describe_step((number + 1, showing.episodes), step, running_returns(runner, final))
             head = "\n".join(captions.in_lines(head, lambda text: len(text) <= width))
             scene = captions.without_step(drawn.ansi(0, final), step)
-            print(f"{head}\n\n{captions.coloured(scene, legend) if colour else scene}\n")
+            print(f"{head}\n\n{captions.shown(scene, legend)}\n")
             if live or step == 0:
                 print("\n".join(below), end="\n\n")
             sys.stdout.flush()
@@ -174,7 +174,7 @@ def show_in_terminal(world: World, actors: Sequence[Actor], seed: int, showing: 
                 time.sleep(1 / (showing.fps or 4))
         for name, returns in runner.tally.drain().returns.items():
             for row in returns:
-                print(f"{name}: return {', '.join(f'{round(float(value), 1) + 0.0:.1f}' for value in row)}")
+                print(f"{name}: return {', '.join(f'{round(float(value), 2) + 0.0:.2f}' for value in row)}")
 
 
 def show_in_window(world: World, actors: Sequence[Actor], seed: int, showing: Showing = Showing()) -> None:

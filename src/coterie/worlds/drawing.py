@@ -14,6 +14,12 @@ import numpy as np
 
 from coterie.core.types import Array
 
+# Okabe and Ito's colour-blind-safe palette, without the yellow, in which targets are drawn. It begins as the colours of
+# groups in charts do (`studies/figures.py`), so that a group of one agent has one colour in a report.
+AGENT_COLOURS = np.array(
+    [[0, 114, 178], [213, 94, 0], [0, 158, 115], [204, 121, 167], [86, 180, 233], [140, 100, 60]], np.float32
+)
+
 
 def blend(picture: Array, distance: Array, colour: Array, opacity: float = 1.0) -> None:
     """Paint a shape into a picture `[height, width, 3]` of floats, given every pixel's distance to it in pixels."""

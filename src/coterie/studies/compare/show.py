@@ -69,9 +69,12 @@ def _names(comparison: Comparison) -> list[str]:
 
 
 def improvement_rows(comparison: Comparison) -> list[Row]:
-    """Every pair of variants, the likelier winner first."""
+    """Every pair of variants, the likelier winner first; a pair of two single runs says nothing."""
+    single = [sum(map(len, one.variant.runs.values())) == 1 for one in comparison.standings]
     rows = []
     for (i, j), found in comparison.improvement.items():
+        if single[i] and single[j]:
+            continue
         if found.value < 0.5:
             reversed_bounds = [None if bound is None else 1 - bound for bound in (found.high, found.low)]
             i, j, found = j, i, Estimate(1 - found.value, *reversed_bounds)
@@ -144,9 +147,9 @@ def as_table(comparison: Comparison, scored: str, skipped: Sequence[Path] = ()) 
     for world in comparison.standings[0].reaching:
         note, rows = reaching_note(comparison, world), reaching_rows(comparison, world)
         lines += ["", *fold(note), *columns(REACHING_HEAD, rows)]
-    if comparison.improvement:
+    if rows := improvement_rows(comparison):
         lines += ["", "probability that a run of one beats a run of the other (a tie counts half)"]
-        lines += columns(IMPROVEMENT_HEAD, improvement_rows(comparison))
+        lines += columns(IMPROVEMENT_HEAD, rows)
     return "\n".join(lines)
 
 
@@ -271,8 +274,8 @@ def page_parts(
         figures.write_beside(page, "overview", png)
     picture = html.wide_image(png, "image/png", words)  # it has the charts above once more: not open from the beginning
     yield html.folded("One picture of all: intervals, profiles and every variant's own band", [picture])
-    if comparison.improvement:
-        table = html.table(IMPROVEMENT_HEAD, improvement_rows(comparison))
+    if rows := improvement_rows(comparison):
+        table = html.table(IMPROVEMENT_HEAD, rows)
         words = "Probability that a run of one beats a run of the other (a tie counts half)"
         yield html.folded(words, [table], len(comparison.standings) <= figures.MANY)
 

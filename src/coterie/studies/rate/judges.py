@@ -183,9 +183,8 @@ class PersonJudge:
     def _both(self, first: Episode, second: Episode, step: int) -> str:
         """Both sides at a step, in colour where the terminal has it, and what their signs mean."""
         scene = "\n".join(side_by_side(self._scene(first, "A", step), self._scene(second, "B", step)))
-        colour = captions.in_colour()
-        legend = captions.legend_lines(first.legend, (), colour, WIDTH)
-        scene = captions.coloured(scene, first.legend) if colour else scene
+        legend = captions.legend_lines(first.legend, (), captions.in_colour(), WIDTH)
+        scene = captions.shown(scene, first.legend)
         return "\n".join([scene, "", *legend] if legend else [scene])
 
     def _scene(self, episode: Episode, name: str, step: int) -> list[str]:

@@ -71,7 +71,7 @@ def report_section(runs: Sequence[Run]) -> Iterable[str]:
                 f"per move, seed {ready[0].config().seed}. Value: for the player to move, 1 is a win; = marks results "
                 "that are certain. Network: its probability of the move before the search.</p>"
             )
-            yield "<div style='display:grid;grid-template-columns:1fr 1fr;gap:1rem'>"
+            yield "<div class=positions>"
             yield from map(_html, spread(searched_game(policy, build.build_world(loaded.config.world, 1))))
             yield "</div>"
 

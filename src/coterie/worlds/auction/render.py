@@ -13,7 +13,7 @@ import numpy as np
 from coterie.core.types import Array
 from coterie.core.world import Sign
 from coterie.worlds.auction.kernels import Round
-from coterie.worlds.drawing import write_centred, write_lines
+from coterie.worlds.drawing import AGENT_COLOURS, write_centred, write_lines
 
 HEIGHT, SIDE = 320, 320  # pixels of one half of an image
 _TOP, _BOTTOM, _LEFT, _RIGHT = 60, 292, 36, 308  # of the bars in a half: rows of 1 and 0, first and last column
@@ -26,8 +26,6 @@ _SCALE = np.array([136, 134, 128], np.float32)
 _LINE = np.array([226, 222, 212], np.float32)
 _RESERVE = np.array([176, 172, 162], np.float32)
 _GOLD = np.array([240, 178, 40], np.float32)
-# Okabe and Ito's colour-blind-safe palette.
-_COLOURS = np.array([[0, 114, 178], [213, 94, 0], [0, 158, 115], [204, 121, 167], [86, 180, 233], [140, 100, 60]])
 
 
 def frame(latest: Round | None, valuation: Array | None, copy: int, reserve: float) -> Array:
@@ -57,7 +55,7 @@ def legend(bidders: tuple[str, ...], reserve: float = 0.0) -> tuple[Sign, ...]:
     """The bidders, and what bars and lines mean."""
     signs = []
     for number, name in enumerate(bidders):
-        red, green, blue = (int(part) for part in _COLOURS[number % len(_COLOURS)])
+        red, green, blue = (int(part) for part in AGENT_COLOURS[number % len(AGENT_COLOURS)])
         signs.append(Sign(name, name, (red, green, blue)))
     gold = (int(_GOLD[0]), int(_GOLD[1]), int(_GOLD[2]))
     dotted = ", dotted: reserve" if reserve > 0 else ""
@@ -126,7 +124,7 @@ def _numbers(side: Array, bidders: int) -> None:
 def _bars(side: Array, valuation: Array, bids: Array) -> None:
     for a, (value, bid) in enumerate(zip(valuation, bids, strict=True)):
         left, right = _columns(a, len(bids))
-        colour = _COLOURS[a % len(_COLOURS)]
+        colour = AGENT_COLOURS[a % len(AGENT_COLOURS)]
         side[_row(value) : _row(0.0), left:right] = 0.35 * colour + 0.65 * _PAPER
         inset = (right - left) // 4
         side[_row(bid) : _row(0.0), left + inset : right - inset] = colour

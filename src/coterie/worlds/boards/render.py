@@ -13,7 +13,7 @@ SIGNS = "XO"  # of player 0 and player 1
 _GROUND = np.array([38, 43, 56])
 _CELL = np.array([58, 66, 84])
 _LABEL = np.array([150, 160, 180])
-_COLOURS = np.array([[244, 132, 95], [94, 208, 190]])  # of player 0 and player 1
+_COLOURS = np.array([[86, 180, 233], [240, 134, 72]])  # of player 0 and player 1
 COLOURS = tuple((int(r), int(g), int(b)) for r, g, b in _COLOURS)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from coterie.core.types import Array
 from coterie.core.world import Sign
-from coterie.worlds.drawing import blend, line_height, rgb, wrap, write_centred, write_lines
+from coterie.worlds.drawing import AGENT_COLOURS, blend, line_height, rgb, wrap, write_centred, write_lines
 from coterie.worlds.gridworld.instructions import InstructionState
 from coterie.worlds.gridworld.kernels import GridState
 from coterie.worlds.gridworld.phrasings import COLOURS
@@ -29,10 +29,6 @@ _WALL = np.array([84, 88, 98], np.float32)
 _WALL_TOP = np.array([108, 113, 125], np.float32)
 _GOLD = np.array([240, 178, 40], np.float32)
 _WHITE = np.array([255, 255, 255], np.float32)
-# Okabe and Ito's colour-blind-safe palette; a digit on each agent helps as well.
-_AGENT_COLOURS = np.array(
-    [[0, 114, 178], [213, 94, 0], [0, 158, 115], [204, 121, 167], [86, 180, 233], [140, 100, 60]], np.float32
-)
 _TARGET_COLOURS = np.array(  # of coloured targets, in the order of `COLOURS`; each carries a letter as well
     [[208, 48, 48], [34, 145, 72], [44, 98, 210], [214, 170, 20], [136, 70, 170], [232, 122, 26]], np.float32
 )
@@ -70,7 +66,7 @@ def frame(grid: GridState, instruction: InstructionState, copy: int, style: Styl
                 cell.blend(cell.box(0, 0, 14.5, 4), _WALL)
                 cell.blend(cell.box(0, -1.5, 12, 3), _WALL_TOP)
     for k in np.flatnonzero(grid.present[copy]):
-        colour = _AGENT_COLOURS[k % len(_AGENT_COLOURS)] if style.own_targets else _GOLD
+        colour = AGENT_COLOURS[k % len(AGENT_COLOURS)] if style.own_targets else _GOLD
         row, column = grid.targets[copy, k]
         cell = _cell(picture, row, column, zoom)
         _draw_target(cell, _TARGET_COLOURS[k] if style.sentences else colour)
@@ -117,10 +113,10 @@ def legend(agents: tuple[str, ...], style: Style) -> tuple[Sign, ...]:
     """The signs of agents, targets and walls."""
     signs = []
     for index, name in enumerate(agents):
-        signs.append(Sign(_LETTERS[index % len(_LETTERS)], name, rgb(_AGENT_COLOURS[index % len(_AGENT_COLOURS)])))
+        signs.append(Sign(_LETTERS[index % len(_LETTERS)], name, rgb(AGENT_COLOURS[index % len(AGENT_COLOURS)])))
     if style.own_targets:
         for index, name in enumerate(agents):
-            colour = rgb(_AGENT_COLOURS[index % len(_AGENT_COLOURS)])
+            colour = rgb(AGENT_COLOURS[index % len(AGENT_COLOURS)])
             signs.append(Sign(chr(ord("a") + index % 26), f"target of {name}", colour))
     elif style.sentences:
         signs += [Sign(name[0], f"{name} target", rgb(_TARGET_COLOURS[k])) for k, name in enumerate(COLOURS)]
@@ -196,7 +192,7 @@ def _draw_agents(picture: Array, agents: Array, zoom: int) -> None:
             angle = 2 * np.pi * place / len(here) - 3 * np.pi / 4
             x, y = (0.0, 0.0) if alone else (7 * np.cos(angle), 7 * np.sin(angle))
             radius = 11.0 if alone else 7.5
-            colour = _AGENT_COLOURS[index % len(_AGENT_COLOURS)]
+            colour = AGENT_COLOURS[index % len(AGENT_COLOURS)]
             cell.blend(cell.disc(x + 0.8, y + 1.2, radius + 0.6), 0.3 * colour, opacity=0.35)
             cell.blend(cell.disc(x, y, radius), _WHITE)
             cell.blend(cell.disc(x, y, radius - 1.4), colour)

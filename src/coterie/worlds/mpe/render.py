@@ -9,7 +9,7 @@ import numpy as np
 
 from coterie.core.types import Array
 from coterie.core.world import Sign
-from coterie.worlds.drawing import blend, rgb
+from coterie.worlds.drawing import AGENT_COLOURS, blend, rgb
 from coterie.worlds.mpe.kernels import COAST, ParticleState, Rules
 
 PIXELS = 384  # along each side
@@ -19,11 +19,6 @@ _OUTSIDE = np.array([226, 223, 215], np.float32)
 _PAPER = np.array([250, 248, 243], np.float32)
 _INK = np.array([60, 62, 70], np.float32)
 _STONE = np.array([116, 120, 130], np.float32)
-_ADVERSARY = np.array([205, 62, 48], np.float32)
-# Okabe and Ito's colour-blind-safe palette without its reds.
-_AGENTS = np.array(
-    [[0, 114, 178], [0, 158, 115], [230, 159, 0], [86, 180, 233], [204, 121, 167], [140, 100, 60]], np.float32
-)
 _LETTERS = "0123456789abcdefghijklmnopqrstuvwxyz"
 _CAPITALS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
@@ -42,7 +37,7 @@ def frame(particles: ParticleState, rules: Rules, copy: int) -> Array:
         disc = (np.hypot(x - centre[0], y - centre[1]) - rules.size[agents + k]) / pixel
         blend(picture, disc, _STONE if rules.tag else _INK)
     for a, centre in enumerate(position):
-        colour = _ADVERSARY if a < rules.adversaries else _AGENTS[(a - rules.adversaries) % len(_AGENTS)]
+        colour = _colour(a, rules)
         disc = (np.hypot(x - centre[0], y - centre[1]) - rules.size[a]) / pixel
         blend(picture, disc, 0.6 * colour, 0.85)
         blend(picture, disc + 2, colour, 0.85)
@@ -85,9 +80,14 @@ def legend(agents: tuple[str, ...], rules: Rules) -> tuple[Sign, ...]:
         hunts = row < rules.adversaries
         own = row - rules.adversaries
         text = _CAPITALS[row % len(_CAPITALS)] if hunts else _LETTERS[own % len(_LETTERS)]
-        signs.append(Sign(text, name, rgb(_ADVERSARY if hunts else _AGENTS[own % len(_AGENTS)])))
+        signs.append(Sign(text, name, rgb(_colour(row, rules))))
     thing = Sign("#", "obstacle") if rules.tag else Sign("*", "landmark", (60, 62, 70))
     return (*signs, thing, Sign("+", "several agents"))
+
+
+def _colour(agent: int, rules: Rules) -> Array:
+    """An agent's own colour; all adversaries have the first one."""
+    return AGENT_COLOURS[max(0, agent - max(0, rules.adversaries - 1)) % len(AGENT_COLOURS)]
 
 
 def _cell(centre: Array) -> tuple[int, int]:
