@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import gymnasium
 import numpy as np
+import pytest
 import torch
 from gymnasium import spaces
 from pettingzoo import ParallelEnv
@@ -162,6 +163,30 @@ class Whole(Five):
     def step(self, action):
         assert isinstance(action, int)
         return super().step(action)
+
+
+class Plain(Five):
+    """Asks for the type of its space, as gym-electric-motor does."""
+
+    def step(self, action):
+        assert type(self.action_space) is spaces.Discrete
+        return super().step(action)
+
+
+class Written(Five):
+    """Shows a letter in pygame's font, and ends pygame for everybody when it is closed, as memory-gym does."""
+
+    def reset(self, seed=None, options=None):
+        pygame = pytest.importorskip("pygame")
+        pygame.font.init()
+        self.font = pygame.font.Font(None, 8)
+        return super().reset(seed)
+
+    def observe(self):
+        return np.full(2, self.font.size("a" * self.elapsed_steps)[0] / 10, np.float32)
+
+    def close(self):
+        pytest.importorskip("pygame").quit()
 
 
 class Counting(Five):
@@ -473,6 +498,8 @@ PLAIN = (
     Unseeded,
     Item,
     Whole,
+    Plain,
+    Written,
 )
 for env_class in (*PLAIN, Undeclared):
     gymnasium.register(f"{env_class.__name__}-v0", env_class, max_episode_steps=50)

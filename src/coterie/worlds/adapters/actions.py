@@ -265,14 +265,13 @@ def write_mask(value: Any, target: Array, agent: Any) -> None:
         raise InvalidEnvOutput(f"a legal action in the action_mask of {agent!r}", "none")
 
 
-class FastDiscrete(gymnasium.spaces.Discrete):
-    """Discrete with a cheap `contains`, which many environments call at every step."""
-
-    def contains(self, x: Any) -> bool:
-        return bool(self.start <= x < self.start + self.n)
-
-
 def use_fast_discrete(space: Any) -> None:
-    """Give an environment's own action space a cheap `contains`: our actions are integers and already checked."""
-    if type(space) is gymnasium.spaces.Discrete:
-        space.__class__ = FastDiscrete  # keeps the space's state, random generator included
+    """Give an environment's own action space a cheap `contains`, which many environments call at every step."""
+    if type(space) is gymnasium.spaces.Discrete:  # it keeps its type, which some environments ask for
+        first = int(space.start)  # comparing NumPy's integers with a choice would take 20 times as long
+        space.contains = functools.partial(_contains, first, first + int(space.n), space)
+
+
+def _contains(start: int, stop: int, space: gymnasium.spaces.Discrete, value: Any) -> bool:
+    """Whether a Discrete space holds a value: integers are compared, the space itself answers for the rest."""
+    return start <= value < stop if isinstance(value, int) else gymnasium.spaces.Discrete.contains(space, value)

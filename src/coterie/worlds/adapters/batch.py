@@ -9,8 +9,10 @@ from __future__ import annotations
 import functools
 import logging
 import re
+import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
@@ -330,7 +332,7 @@ class EnvBatch:
 
     def _rebuild(self, copy: int) -> None:
         index = copy - self.copies.start
-        _close(self.envs[index])
+        close_env(self.envs[index])
         self.envs[index], self.used[index] = self.make_env(), False
         self.envs[index].bind(self.env_arrays[copy])
 
@@ -344,7 +346,7 @@ class EnvBatch:
     def close(self) -> None:
         """Close all environments."""
         for env in self.envs:
-            _close(env)
+            close_env(env)
 
 
 # Checks of returned values ------------------------------------------------------------------------------
@@ -437,8 +439,28 @@ def _write(into: Array, value: Array) -> None:
     into[...] = value
 
 
-def _close(env: ExternalEnv) -> None:
+def close_env(env: Any) -> None:
+    """Close an environment that is not used any more; others of this process keep pygame."""
+    with _pygame_kept():
+        try:
+            env.close()
+        except Exception:  # the environment is discarded, often because it is broken
+            return
+
+
+@contextmanager
+def _pygame_kept() -> Iterator[None]:
+    """Ignore calls that quit pygame: environments end it when they are closed, and others lose their surfaces."""
+    loaded = [sys.modules[name] for name in ("pygame", "pygame.display") if name in sys.modules]
+    quits = [module.quit for module in loaded]
+    for module in loaded:
+        vars(module)["quit"] = _do_nothing
     try:
-        env.close()
-    except Exception:  # the environment is discarded, often because it is broken
-        return
+        yield
+    finally:
+        for module, theirs in zip(loaded, quits, strict=True):
+            vars(module)["quit"] = theirs
+
+
+def _do_nothing() -> None:
+    """Takes the place of pygame's `quit`."""

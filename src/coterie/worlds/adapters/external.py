@@ -40,7 +40,14 @@ from coterie.core.types import (
 )
 from coterie.core.validation import at_least, positive
 from coterie.core.world import CostlySteps, World
-from coterie.worlds.adapters.batch import BatchArrays, EnvFactory, EnvFailure, ExternalEnvError, warn_once
+from coterie.worlds.adapters.batch import (
+    BatchArrays,
+    EnvFactory,
+    EnvFailure,
+    ExternalEnvError,
+    close_env,
+    warn_once,
+)
 from coterie.worlds.adapters.own_generators import OwnGenerators
 from coterie.worlds.adapters.workers import Worker, WorkerSpec, close_workers, start_workers
 
@@ -124,7 +131,7 @@ def has_info_masks(settings: ExternalSettings, make: Callable[[], Any], play: Ca
         except Exception:  # whatever fails here fails again in the first episode, and is reported there
             _has_info_masks[key] = False
         finally:
-            env.close()
+            close_env(env)
             set_global_state(before)  # the trial leaves no trace in what the environment draws later
     return _has_info_masks[key]
 
