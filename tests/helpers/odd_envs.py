@@ -217,6 +217,20 @@ class Masked(Five):
         return super().step(action)
 
 
+class MaskMethod(Masked):
+    """The mask comes from a method, as for MaskablePPO of sb3-contrib, and is not in the info."""
+
+    def info(self):
+        return {}
+
+    def action_masks(self):
+        return super().info()["action_mask"].astype(bool)
+
+    def step(self, action):
+        assert np.ndim(action) or self.action_masks()[action], "illegal"
+        return super().step(action)
+
+
 class MaskedPair(ParallelEnv):
     """Two agents whose masks are in the infos from `first` on."""
 
@@ -500,6 +514,7 @@ PLAIN = (
     Whole,
     Plain,
     Written,
+    MaskMethod,
 )
 for env_class in (*PLAIN, Undeclared):
     gymnasium.register(f"{env_class.__name__}-v0", env_class, max_episode_steps=50)

@@ -16,7 +16,7 @@ import gymnasium
 import numpy as np
 
 from coterie.core.types import ActionSpace, Array, Box, CoterieError, Discrete, MultiDiscrete
-from coterie.worlds.adapters.batch import InvalidEnvOutput
+from coterie.worlds.adapters.batch import InvalidEnvOutput, Warn
 from coterie.worlds.adapters.external import ActionSettings
 from coterie.worlds.adapters.spaces import demand_space
 
@@ -253,6 +253,17 @@ def has_mask(layout: ActionLayout, in_observation: bool, in_info: bool, agent: A
             "only; world.actions.masks: none ignores them"
         )
     return False
+
+
+def mask_method(env: Any, layout: ActionLayout, warn: Warn) -> Callable[[], Any] | None:
+    """The method `action_masks` of a Gymnasium environment, which MaskablePPO of sb3-contrib reads, too."""
+    if not env.has_wrapper_attr("action_masks"):
+        return None
+    if isinstance(layout.space, Discrete):
+        method: Callable[[], Any] = env.get_wrapper_attr("action_masks")
+        return method
+    warn(f"action_masks() is ignored: masks are supported for Discrete actions only, not for {layout.theirs}")
+    return None
 
 
 def write_mask(value: Any, target: Array, agent: Any) -> None:
