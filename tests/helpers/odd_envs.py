@@ -286,10 +286,13 @@ class Composite(Five):
 
 
 class Pair(gymnasium.Env):
-    """Two agents in tuples or dicts, paid their own actions; `ends` ends the first after 2 steps."""
+    """Two agents in tuples or dicts, paid their own actions; `ends` ends the first after 2 steps.
 
-    def __init__(self, form="tuple", ends=False, masked=False, render_mode=None):
-        self.form, self.ends, self.masked = form, ends, masked
+    `lacks` is what is empty in the step `at`.
+    """
+
+    def __init__(self, form="tuple", ends=False, masked=False, lacks="", at=5, render_mode=None):
+        self.form, self.ends, self.masked, self.lacks, self.at = form, ends, masked, lacks, at
         self.observation_space = self.pack([spaces.Box(0, 10, (2,)), spaces.Box(0, 10, (2,))], space=True)
         self.action_space = self.pack([spaces.Discrete(3), spaces.Discrete(3)], space=True)
 
@@ -323,7 +326,10 @@ class Pair(gymnasium.Env):
             rewards = rewards if len(given) == 2 else [0.0, *rewards]
             ended = self.pack([self.elapsed_steps >= 2, over])
             return self.observe(), self.pack(rewards), ended, self.pack([False, False]), self.info()
-        return self.observe(), self.pack(rewards), over, False, self.info()
+        parts = {"observations": self.observe(), "rewards": self.pack(rewards)}
+        if self.lacks and self.elapsed_steps == self.at:
+            parts[self.lacks] = {}
+        return *parts.values(), over, False, self.info()
 
 
 class Talking(Five):
