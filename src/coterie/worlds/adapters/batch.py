@@ -43,16 +43,19 @@ RESET_SIGNATURE = re.compile(r"\breset\(\) (got an unexpected|missing)")  # in t
 AGAIN = "; if it cannot be reset twice, world.fresh: true builds it anew for every episode"
 Warn = Callable[[str], None]
 _warned: set[tuple[str, str]] = set()
-_collected: list[tuple[str, str]] | None = None  # in a child process: warnings that its parent has not got yet
+_collected: list[tuple[str, str, str]] | None = None  # in a child process: warnings that its parent has not got yet
 
 
-def warn_once(world_name: str, message: str) -> None:
-    """Log a warning about an environment, once in this process; a child process leaves it to its parent."""
-    if (world_name, message) in _warned:
+def warn_once(world_name: str, message: str, key: str = "") -> None:
+    """Log a warning about an environment, once in this process; a child process leaves it to its parent.
+
+    Messages with the same `key` are the same warning.
+    """
+    if (world_name, key or message) in _warned:
         return
-    _warned.add((world_name, message))
+    _warned.add((world_name, key or message))
     if _collected is not None:
-        _collected.append((world_name, message))
+        _collected.append((world_name, message, key))
     else:
         log.warning("%s: %s", world_name, message)
 
@@ -63,7 +66,7 @@ def collect_warnings() -> None:
     _collected = []
 
 
-def take_warnings() -> list[tuple[str, str]]:
+def take_warnings() -> list[tuple[str, str, str]]:
     """The warnings since the last call."""
     found = list(_collected or ())
     if _collected is not None:

@@ -261,7 +261,7 @@ class ExternalParallelEnv(_ExternalPettingZooEnv):
             agents.add_reward(agent, reward)
         for agent in self.present:
             if agent not in rewards:
-                agents.warn(f"rewards have no entry for {agent!r}; it counts as 0")
+                agents.warn_of(agent, "rewards have no entry for {}; it counts as 0")
             flags = [_entry(n, v, agent) for n, v in (("terminated", terminations), ("truncated", truncations))]
             ended = agents.write_end(agent, *flags)
             if not ended and agent not in now:
@@ -269,7 +269,7 @@ class ExternalParallelEnv(_ExternalPettingZooEnv):
             if not ended:
                 continue  # written below
             if isinstance(observations, Mapping) and agent not in observations:
-                agents.warn(f"observations have no entry for {agent!r}, which has ended; its last one counts")
+                agents.warn_of(agent, "observations have no entry for {}, which has ended; its last one counts")
             else:
                 agents.write(agent, _entry("observations", observations, agent))
         staying = [agent for agent in self.present if not agents.is_done(agent)]
@@ -357,7 +357,7 @@ class ExternalAECEnv(_ExternalPettingZooEnv):
                 try:
                     agents.write(agent, env.observe(agent))
                 except KeyError:
-                    agents.warn(f"{agent!r}, which has ended, cannot be observed; its last observation counts")
+                    agents.warn_of(agent, "{}, which has ended, cannot be observed; its last observation counts")
                 agents.write_end(agent, terminations[agent], truncations[agent])
 
     def _write_observations(self, wanted: Iterable[Any]) -> None:
