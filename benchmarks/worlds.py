@@ -241,6 +241,7 @@ def compare(case: Case, part: Any) -> dict[str, Any]:
     weights = {agent: 1.0 + i for i, agent in enumerate(names)}  # sums of zero-sum games would always agree
     bare, seconds, bare_seconds, steps, episodes, equal = Bare(case, settings, weights), 0.0, 0.0, 0, 0, True
     log: list[Any] = _log_actions(env)
+    bare.tensor = getattr(env, "tensor", "")
     total = 0.0
     while steps < STEPS or not episodes:
         actions = random_actions(timestep, world.agent_types, random)
@@ -316,6 +317,7 @@ class Bare:
     def __init__(self, case: Case, settings: Any, weights: dict[str, float]) -> None:
         self.family, self.id = case.name.split("/", 1)
         self.settings, self.weights = settings, weights
+        self.tensor = ""  # OpenSpiel: the name of what players see
         self.env: Any = None
 
     def prepare(self) -> None:
@@ -341,7 +343,8 @@ class Bare:
             module, _, name = self.id.rpartition(":")
             if module:
                 importlib.import_module(module)
-            name = f"MiniGrid-{name}-v0" if self.family == "minigrid" else name
+            short = self.family == "minigrid" and not name.startswith("BabyAI-")
+            name = f"MiniGrid-{name}-v0" if short else name
             more = {"max_episode_steps": limit} if limit else {}
             return gymnasium.make(name, disable_env_checker=True, **more, **options)
         package = "mpe2" if self.family == "mpe" else f"pettingzoo.{self.id.split('/')[0]}"
@@ -397,7 +400,7 @@ class Bare:
         for action in history:
             if not state.is_chance_node():
                 state.legal_actions()
-                state.observation_tensor() if self.env.get_type().provides_observation_tensor else None
+                getattr(state, f"{self.tensor}_tensor")(state.current_player())
             state.apply_action(action)
         return sum(weight * reward for weight, reward in zip(self.weights.values(), state.returns(), strict=True))
 
