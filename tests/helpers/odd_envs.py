@@ -332,6 +332,17 @@ class Pair(gymnasium.Env):
         return *parts.values(), over, False, self.info()
 
 
+class Unseedable(Pair):
+    """Ignores its seed: its generator goes on from one episode to the next, as mobile-env's does."""
+
+    def __init__(self, render_mode=None):
+        super().__init__()
+        self.random = np.random.default_rng(0)
+
+    def observe(self):
+        return tuple(self.random.uniform(0, 10, (2, 2)).astype(np.float32))
+
+
 class Talking(Five):
     """Text with numbers, or alone."""
 
@@ -521,6 +532,7 @@ PLAIN = (
     Plain,
     Written,
     MaskMethod,
+    Unseedable,
 )
 for env_class in (*PLAIN, Undeclared):
     gymnasium.register(f"{env_class.__name__}-v0", env_class, max_episode_steps=50)

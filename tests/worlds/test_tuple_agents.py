@@ -47,6 +47,12 @@ def test_what_agents_lack_when_they_end_is_filled_in_with_one_warning(lacks, cap
         early.step({"agent": np.zeros((1, 2), np.int64)})
 
 
+def test_an_episode_in_a_new_environment_starts_as_in_a_bare_loop():
+    fresh = world("gymnasium/helpers.odd_envs:Unseedable-v0", agents="tuple", fresh=True)
+    seen = fresh.reset(0).agent_types["agent"].observation[0]
+    np.testing.assert_array_equal(seen, np.random.default_rng(0).uniform(0, 10, (2, 2)).astype(np.float32))
+
+
 def test_masks_and_time_limits_hold_for_every_agent():
     pair = world(agents="tuple", options={"masked": True}, max_episode_steps=3)
     agent_step = pair.reset(0).agent_types["agent"]

@@ -121,6 +121,9 @@ def _build(
     make = functools.partial(getattr(module, names[0]), **options)
     env = make()
     name = f"{family}/{settings.id}"
+    if isinstance(env, ParallelEnv | AECEnv):
+        _check_possible_agents(env)
+        env.reset(seed=0)  # shows who is there when an episode starts
     if isinstance(env, ParallelEnv):
         info_masks = has_info_masks(settings, make, parallel_shows_mask)
         return ExternalParallelEnv(env, settings, name, settings.channels, settings.late, info_masks)
@@ -190,9 +193,7 @@ class _ExternalPettingZooEnv:
     """Common parts of parallel and AEC environments."""
 
     def __init__(self, env: Any, settings: ExternalSettings, name: str, channels: Any, info_masks: bool) -> None:
-        _check_possible_agents(env)
         self.env = env
-        env.reset(seed=0)
         self.agents = EnvAgents(env, settings, name, channels, info_masks)
 
     def bind(self, arrays: EnvArrays) -> None:

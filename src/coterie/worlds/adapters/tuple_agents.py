@@ -30,7 +30,7 @@ class TupleAgents:
         self._named = isinstance(_spaces(env.action_space), Mapping)
         self._last: dict[str, Any] = {}  # actions, repeated for agents that have ended
         self.possible_agents = [*self._keys]
-        self.agents: list[str] = []
+        self.agents = [*self._keys]
 
     def observation_space(self, agent: str) -> Any:
         """One agent's observation space."""
