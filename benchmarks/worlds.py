@@ -51,6 +51,8 @@ MULTIGRID, MO = ("multigrid==0.1.0", "aenum"), ("mo-gymnasium==1.3.2",)
 MUJOCO = ("mujoco==3.3.0", "glfw", "etils", "imageio")
 MINATAR, TETRIS = ("minatar==1.0.15",), ("tetris-gymnasium==0.3.1", "opencv-python-headless")
 POPGYM, SPIEL = ("popgym==1.0.7",), ("open_spiel==2.0.2",)
+ROBOTICS, RLCARD = (*MUJOCO, "gymnasium-robotics==1.4.2"), ("rlcard==1.2.0", "termcolor")
+MAGENT, MOMA = ("magent2==0.3.4",), ("momaland==0.2.0", "pymunk==6.11.1")
 CASES = [
     *(
         Case(f"gymnasium/{name}")
@@ -95,6 +97,42 @@ CASES = [
     ),
     Case("gymnasium/minatar.gym:MinAtar/Breakout-v1", {"fresh": True, "max_episode_steps": 200}, MINATAR),
     Case("gymnasium/tetris_gymnasium.envs:tetris_gymnasium/Tetris", {"max_episode_steps": 200}, TETRIS),
+    Case("gymnasium/nasim:Tiny-v0", {"seed_globals": True, "max_episode_steps": 60}, ("nasim==0.12.0", "prettytable")),
+    Case(
+        "gymnasium/flappy_bird_gymnasium:FlappyBird-v0",
+        {"options": {"use_lidar": False}},
+        ("flappy-bird-gymnasium==0.4.0",),
+    ),
+    Case("gymnasium/memory_gym:MortarMayhem-Grid-v0", {}, ("memory-gym==1.0.2",)),
+    Case("gymnasium/gym_anytrading:stocks-v0", {"max_episode_steps": 60}, ("gym-anytrading==2.0.0",)),
+    Case(
+        "gymnasium/gym_pusht:gym_pusht/PushT-v0",
+        {"max_episode_steps": 60},
+        ("gym-pusht==0.1.8", "pymunk==6.11.1", "shapely", "opencv-python-headless"),
+    ),
+    Case("gymnasium/panda_gym:PandaReach-v3", {}, ("panda-gym==3.0.7", "pybullet==3.2.7")),
+    Case("gymnasium/gymnasium_2048:gymnasium_2048/TwentyFortyEight-v0", {}, ("gymnasium-2048==0.1.2",)),
+    Case("gymnasium/gymnasium_robotics:PointMaze_UMaze-v3", {"max_episode_steps": 60}, ROBOTICS),
+    Case("gymnasium/gymnasium_robotics:FetchReach-v4", {}, ROBOTICS),
+    Case("gymnasium/Ant-v5", {"max_episode_steps": 60}, MUJOCO),
+    Case(
+        "gymnasium/mobile_env:mobile-small-ma-v0",
+        {"agents": "tuple", "fresh": True},
+        ("mobile-env==2.1.0", "shapely", "svgpath2mpl"),
+    ),
+    Case(
+        "gymnasium/ale_py:ALE/Pong-v5",
+        {"grey": True, "resize": [84, 84], "frame_stack": 4, "max_episode_steps": 60},
+        ("ale-py==0.12.1",),
+    ),
+    Case("minigrid/BabyAI-GoToRedBall-v0"),
+    Case("mpe/simple_reference"),
+    *(Case(f"pettingzoo/classic/{name}", {}, RLCARD) for name in ("leduc_holdem_v4", "texas_holdem_v4")),
+    Case("pettingzoo/classic/go_v5", {"options": {"board_size": 5}, "max_episode_steps": 60}),
+    Case("pettingzoo/magent2.environments.battle_v4", {"options": {"map_size": 16}, "max_episode_steps": 30}, MAGENT),
+    Case("pettingzoo/momaland.envs.item_gathering.item_gathering", {"scalarize": [1, 1, 1]}, MOMA),
+    Case("pettingzoo/momaland.envs.breakthrough.breakthrough", {"scalarize": [1, 0.1, 0.1, 0.1]}, MOMA),
+    *(Case(f"openspiel/{name}", {}, SPIEL) for name in ("hanabi", "dark_hex", "phantom_ttt", "gin_rummy", "hearts")),
     Case("gymnasium/pogema:Pogema-v0", {"max_episode_steps": 60}, ("pogema==1.4.0",)),
 ]
 
@@ -203,6 +241,7 @@ def compare(case: Case, part: Any) -> dict[str, Any]:
     weights = {agent: 1.0 + i for i, agent in enumerate(names)}  # sums of zero-sum games would always agree
     bare, seconds, bare_seconds, steps, episodes, equal = Bare(case, settings, weights), 0.0, 0.0, 0, 0, True
     log: list[Any] = _log_actions(env)
+    bare.tensor = getattr(env, "tensor", "")
     total = 0.0
     while steps < STEPS or not episodes:
         actions = random_actions(timestep, world.agent_types, random)
@@ -244,6 +283,8 @@ def compare(case: Case, part: Any) -> dict[str, Any]:
 def _log_actions(env: Any) -> list[Any]:
     """Log what an environment of ours is given, from its next step on."""
     log: list[Any] = []
+    if type(env).__name__ == "OwnGenerators":
+        env = env.inner
 
     def logged(step: Any, action: Any) -> Any:
         log.append(copy.deepcopy(action))
@@ -276,6 +317,7 @@ class Bare:
     def __init__(self, case: Case, settings: Any, weights: dict[str, float]) -> None:
         self.family, self.id = case.name.split("/", 1)
         self.settings, self.weights = settings, weights
+        self.tensor = ""  # OpenSpiel: the name of what players see
         self.env: Any = None
 
     def prepare(self) -> None:
@@ -294,11 +336,15 @@ class Bare:
             simultaneous = game.get_type().dynamics == pyspiel.GameType.Dynamics.SIMULTANEOUS
             return pyspiel.convert_to_turn_based(game) if simultaneous else game
         options, limit = self.settings.options, self.settings.max_episode_steps
+        if self.family == "pettingzoo" and "/" not in self.id:
+            module = importlib.import_module(self.id)
+            return module.parallel_env(**options) if hasattr(module, "parallel_env") else module.env(**options)
         if self.family in ("gymnasium", "minigrid"):
             module, _, name = self.id.rpartition(":")
             if module:
                 importlib.import_module(module)
-            name = f"MiniGrid-{name}-v0" if self.family == "minigrid" else name
+            short = self.family == "minigrid" and not name.startswith("BabyAI-")
+            name = f"MiniGrid-{name}-v0" if short else name
             more = {"max_episode_steps": limit} if limit else {}
             return gymnasium.make(name, disable_env_checker=True, **more, **options)
         package = "mpe2" if self.family == "mpe" else f"pettingzoo.{self.id.split('/')[0]}"
@@ -311,12 +357,14 @@ class Bare:
 
     def play(self, seed: int, actions: list[Any]) -> float:
         """Play one episode with given actions and return all rewards, added up."""
-        import numpy as np
+        from coterie.core import global_random
 
         if self.family == "openspiel":
             return self._play_openspiel(actions)
         assert self.env is not None
-        env, total, goals = self.env, 0.0, self.settings.scalarize
+        env, total = self.env, 0.0
+        if self.settings.seed_globals:
+            global_random.seed_global(seed)
         env.reset(seed=seed)
         if hasattr(env, "agent_iter"):
             for action in actions:
@@ -331,13 +379,19 @@ class Bare:
             elif len(self.weights) > 1:
                 total += self._weighted(dict(enumerate(reward)))
             else:
-                total += float(np.dot(reward, goals) if goals else reward)
+                total += self._scalar(reward)
         return total
+
+    def _scalar(self, reward: Any) -> float:
+        """A reward as one number: one of several is weighted."""
+        import numpy as np
+
+        return float(np.dot(reward, self.settings.scalarize) if self.settings.scalarize else reward)
 
     def _weighted(self, rewards: dict[Any, Any]) -> float:
         """The agents' rewards with their weights; numbered agents are called agent_0, agent_1 …"""
         names = {key: key if isinstance(key, str) else f"agent_{key}" for key in rewards}
-        return sum(self.weights[names[key]] * float(reward) for key, reward in rewards.items())
+        return sum(self.weights[names[key]] * self._scalar(reward) for key, reward in rewards.items())
 
     def _play_openspiel(self, history: list[int]) -> float:
         """Repeat a game's moves, chance included, and read what players would see."""
@@ -346,7 +400,7 @@ class Bare:
         for action in history:
             if not state.is_chance_node():
                 state.legal_actions()
-                state.observation_tensor() if self.env.get_type().provides_observation_tensor else None
+                getattr(state, f"{self.tensor}_tensor")(state.current_player())
             state.apply_action(action)
         return sum(weight * reward for weight, reward in zip(self.weights.values(), state.returns(), strict=True))
 

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import gymnasium
 import numpy as np
+import pytest
 import torch
 from gymnasium import spaces
 from pettingzoo import ParallelEnv
@@ -164,6 +165,30 @@ class Whole(Five):
         return super().step(action)
 
 
+class Plain(Five):
+    """Asks for the type of its space, as gym-electric-motor does."""
+
+    def step(self, action):
+        assert type(self.action_space) is spaces.Discrete
+        return super().step(action)
+
+
+class Written(Five):
+    """Shows a letter in pygame's font, and ends pygame for everybody when it is closed, as memory-gym does."""
+
+    def reset(self, seed=None, options=None):
+        pygame = pytest.importorskip("pygame")
+        pygame.font.init()
+        self.font = pygame.font.Font(None, 8)
+        return super().reset(seed)
+
+    def observe(self):
+        return np.full(2, self.font.size("a" * self.elapsed_steps)[0] / 10, np.float32)
+
+    def close(self):
+        pytest.importorskip("pygame").quit()
+
+
 class Counting(Five):
     """Pays the number of steps since it was built."""
 
@@ -189,6 +214,20 @@ class Masked(Five):
 
     def step(self, action):
         assert not (self.info() and np.ndim(action) == 0) or action == self.elapsed_steps % 2, "illegal"
+        return super().step(action)
+
+
+class MaskMethod(Masked):
+    """The mask comes from a method, as for MaskablePPO of sb3-contrib, and is not in the info."""
+
+    def info(self):
+        return {}
+
+    def action_masks(self):
+        return super().info()["action_mask"].astype(bool)
+
+    def step(self, action):
+        assert np.ndim(action) or self.action_masks()[action], "illegal"
         return super().step(action)
 
 
@@ -247,10 +286,13 @@ class Composite(Five):
 
 
 class Pair(gymnasium.Env):
-    """Two agents in tuples or dicts, paid their own actions; `ends` ends the first after 2 steps."""
+    """Two agents in tuples or dicts, paid their own actions; `ends` ends the first after 2 steps.
 
-    def __init__(self, form="tuple", ends=False, masked=False, render_mode=None):
-        self.form, self.ends, self.masked = form, ends, masked
+    `lacks` is what is empty in the step `at`.
+    """
+
+    def __init__(self, form="tuple", ends=False, masked=False, lacks="", at=5, render_mode=None):
+        self.form, self.ends, self.masked, self.lacks, self.at = form, ends, masked, lacks, at
         self.observation_space = self.pack([spaces.Box(0, 10, (2,)), spaces.Box(0, 10, (2,))], space=True)
         self.action_space = self.pack([spaces.Discrete(3), spaces.Discrete(3)], space=True)
 
@@ -284,7 +326,21 @@ class Pair(gymnasium.Env):
             rewards = rewards if len(given) == 2 else [0.0, *rewards]
             ended = self.pack([self.elapsed_steps >= 2, over])
             return self.observe(), self.pack(rewards), ended, self.pack([False, False]), self.info()
-        return self.observe(), self.pack(rewards), over, False, self.info()
+        parts = {"observations": self.observe(), "rewards": self.pack(rewards)}
+        if self.lacks and self.elapsed_steps == self.at:
+            parts[self.lacks] = {}
+        return *parts.values(), over, False, self.info()
+
+
+class Unseedable(Pair):
+    """Ignores its seed: its generator goes on from one episode to the next, as mobile-env's does."""
+
+    def __init__(self, render_mode=None):
+        super().__init__()
+        self.random = np.random.default_rng(0)
+
+    def observe(self):
+        return tuple(self.random.uniform(0, 10, (2, 2)).astype(np.float32))
 
 
 class Talking(Five):
@@ -479,6 +535,10 @@ PLAIN = (
     Unseeded,
     Item,
     Whole,
+    Plain,
+    Written,
+    MaskMethod,
+    Unseedable,
 )
 for env_class in (*PLAIN, Undeclared):
     gymnasium.register(f"{env_class.__name__}-v0", env_class, max_episode_steps=50)

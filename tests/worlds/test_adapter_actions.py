@@ -236,6 +236,26 @@ def test_a_mask_beside_other_actions_is_refused_with_the_cure():
     assert ignored.reset(0).agent_types["agent"].mask is None
 
 
+def test_masks_of_a_method_are_read_as_those_in_the_info():
+    name = "gymnasium/helpers.odd_envs:MaskMethod-v0"
+    masked = world(name, 2)
+    agent_step = masked.reset(0).agent_types["agent"]
+    for step in range(12):
+        assert agent_step.mask[:, 0].tolist() == [[step % 5 % 2 == 0, step % 5 % 2 == 1]] * 2
+        masked.step({"agent": np.full((2, 1), step % 5 % 2)})
+    check_world(lambda num_envs: world(name, num_envs), steps=20)
+    with pytest.raises(ExternalEnvError, match=r"step 2: expected a legal action in the action_mask of 'agent_0'"):
+        check_world(lambda num_envs: world(name, num_envs, options={"illegal_at": 2}), steps=20)
+    assert world(name, actions={"masks": "none"}).reset(0).agent_types["agent"].mask is None
+
+
+def test_a_method_of_masks_beside_other_actions_is_mentioned(caplog, monkeypatch):
+    monkeypatch.setattr(batch, "_warned", set())
+    ignored = world("gymnasium/helpers.odd_envs:MaskMethod-v0", options={"choices": 3})
+    assert ignored.reset(0).agent_types["agent"].mask is None
+    assert caplog.text.count("action_masks()") == 1
+
+
 def test_a_mask_without_a_legal_action_is_an_error_that_names_the_agent():
     masked = world("gymnasium/helpers.odd_envs:Masked-v0", options={"illegal_at": 2})
     masked.reset(0)

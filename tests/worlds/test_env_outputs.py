@@ -1,5 +1,6 @@
 """What environments return against the letter of their API: credited or accepted, with one warning."""
 
+import copy
 import pickle
 import time
 
@@ -15,7 +16,7 @@ from coterie.testing import check_world
 from coterie.training import loop
 from coterie.training.build import build_world
 from coterie.worlds.adapters import batch, env_agents
-from coterie.worlds.adapters.actions import choice_type
+from coterie.worlds.adapters.actions import choice_type, use_fast_discrete
 from coterie.worlds.adapters.batch import ExternalEnvError
 
 
@@ -79,6 +80,19 @@ def test_reset_forgets_what_an_environment_kept_from_earlier_episodes():
     for _ in range(7):
         stateful.step({"agent": np.zeros((2, 1), np.int64)})
     np.testing.assert_array_equal(stateful.reset(0).agent_types["agent"].observation, first)
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+def test_an_environment_that_is_closed_leaves_pygame_to_the_others(fresh):
+    pygame = pytest.importorskip("pygame")
+    theirs, name = pygame.quit, "gymnasium/helpers.odd_envs:Written-v0"
+    written = world(name, 2, fresh=fresh)
+    expected = rewards(written, 3)
+    other = world(name)
+    other.reset(0)
+    other.inner.close()
+    assert rewards(written, 12) == expected * 4
+    assert pygame.quit is theirs
 
 
 @pytest.mark.slow
@@ -242,6 +256,16 @@ def test_choices_are_pythons_integers_as_well_as_numpys():
     assert gymnasium.spaces.Discrete(4).contains(choice)
 
 
+def test_an_environment_keeps_the_type_of_its_space_and_its_checks():
+    assert rewards(world("gymnasium/helpers.odd_envs:Plain-v0"), 2) == [[1], [1]]
+    plain, fast = gymnasium.spaces.Discrete(3, start=-1), gymnasium.spaces.Discrete(3, start=-1)
+    use_fast_discrete(fast)
+    copies = [fast, copy.deepcopy(fast), pickle.loads(pickle.dumps(fast))]
+    for value in (-2, -1, 1, 2, np.int32(1), np.array(1), 1.0, "1", None, choice_type(np.dtype(np.int32))(1)):
+        assert [value in space for space in copies] == [value in plain] * 3, value
+    assert copies == [plain] * 3
+
+
 # Homemade environments -----------------------------------------------------------------------------------------
 
 
@@ -251,7 +275,7 @@ def test_what_a_dead_agent_lacks_is_filled_in_with_one_warning(lacks, caplog):
     home = world(name, options=options)
     last = 0 if lacks == "rewards" else 1
     assert rewards(home, 8) == [[1, 1], [last, 1], [0, 1], [0, last]] * 2
-    assert caplog.text.count("have no entry for 'agent[0]'") == (lacks != "")
+    assert caplog.text.count("have no entry for") == caplog.text.count("have no entry for 'agent[0]'") == (lacks != "")
     check_world(lambda num_envs: world(name, num_envs, options=options), steps=20)
 
 

@@ -314,8 +314,8 @@ def test_a_replay_that_differs_is_logged_and_its_episode_starts_again(caplog):
     other = GymnasiumWorld(GymnasiumSettings("helpers.external_envs:Stateful-v0"), 2)
     with caplog.at_level(logging.WARNING, "coterie"):
         timestep = other.load(state)
-    assert "Stateful-v0, copy 0: replay differs" in caplog.text
-    assert "copy 1: replay differs" in caplog.text
+    assert "Stateful-v0, copy 0 and 1 more: replay differs" in caplog.text
+    assert caplog.text.count("replay differs") == 1
     assert "world.fresh: true" in caplog.text
     np.testing.assert_array_equal(timestep.agent_types["agent"].observation, 0)
     assert len(play_arrays(other, 6, timestep)) == 18

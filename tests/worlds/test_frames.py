@@ -7,7 +7,7 @@ from PIL import Image
 
 import helpers.screens
 from coterie.core.types import Box, CoterieError
-from coterie.worlds.adapters import frames
+from coterie.worlds.adapters import batch, frames
 from coterie.worlds.adapters.external import ExternalSettings
 from coterie.worlds.adapters.gymnasium import GymnasiumSettings, GymnasiumWorld
 from coterie.worlds.adapters.pettingzoo import PettingZooSettings, PettingZooWorld
@@ -157,3 +157,12 @@ def test_frames_that_cannot_be_made_are_refused():
         GymnasiumSettings("Acrobot-v1", frame_stack=0)
     with pytest.raises(ValueError, match="resize"):
         GymnasiumSettings("Acrobot-v1", resize=(0, 84))
+
+
+@pytest.mark.parametrize(("settings", "warnings"), [({}, 1), ({"resize": (84, 84)}, 0)])
+def test_large_pictures_come_with_the_settings_that_make_them_small(settings, warnings, caplog, monkeypatch):
+    monkeypatch.setattr(batch, "_warned", set())
+    world(options={"shape": (210, 160, 3)}, **settings)
+    world(options={"shape": (96, 96, 3)})
+    assert caplog.text.count("pictures of 210×160 pixels; world.resize: [84, 84]") == warnings
+    assert caplog.text.count("world.resize") == warnings

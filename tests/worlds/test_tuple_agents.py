@@ -7,6 +7,7 @@ from coterie.config import registry, schema
 from coterie.core.types import Box, CoterieError, Discrete, MultiDiscrete
 from coterie.testing import check_world
 from coterie.training.build import build_world
+from coterie.worlds.adapters import batch
 from coterie.worlds.adapters.batch import ExternalEnvError
 from coterie.worlds.adapters.text import ObservationText
 
@@ -31,6 +32,25 @@ def test_entries_of_spaces_are_agents(form, ends):
     timestep = pair.step({"agent": np.array([[1, 2]])})
     assert timestep.agent_types["agent"].terminated[0].tolist() == [ends, False]
     check_world(lambda num_envs: world(num_envs=num_envs, agents="tuple", options=options), steps=20)
+
+
+@pytest.mark.parametrize("lacks", ["observations", "rewards"])
+def test_what_agents_lack_when_they_end_is_filled_in_with_one_warning(lacks, caplog, monkeypatch):
+    monkeypatch.setattr(batch, "_warned", set())
+    options = {"form": "dict", "lacks": lacks}
+    check_world(lambda num_envs: world(num_envs=num_envs, agents="tuple", options=options), steps=20)
+    assert f"{lacks} have no entry for '0'" in caplog.text
+    assert caplog.text.count("no entry for") == 1
+    early = world(agents="tuple", options={"form": "dict", "lacks": "observations", "at": 1})
+    early.reset(0)
+    with pytest.raises(ExternalEnvError, match="step 1: expected observations with an entry for '0'"):
+        early.step({"agent": np.zeros((1, 2), np.int64)})
+
+
+def test_an_episode_in_a_new_environment_starts_as_in_a_bare_loop():
+    fresh = world("gymnasium/helpers.odd_envs:Unseedable-v0", agents="tuple", fresh=True)
+    seen = fresh.reset(0).agent_types["agent"].observation[0]
+    np.testing.assert_array_equal(seen, np.random.default_rng(0).uniform(0, 10, (2, 2)).astype(np.float32))
 
 
 def test_masks_and_time_limits_hold_for_every_agent():

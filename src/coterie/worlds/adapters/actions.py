@@ -16,7 +16,7 @@ import gymnasium
 import numpy as np
 
 from coterie.core.types import ActionSpace, Array, Box, CoterieError, Discrete, MultiDiscrete
-from coterie.worlds.adapters.batch import InvalidEnvOutput
+from coterie.worlds.adapters.batch import InvalidEnvOutput, Warn
 from coterie.worlds.adapters.external import ActionSettings
 from coterie.worlds.adapters.spaces import demand_space
 
@@ -255,6 +255,17 @@ def has_mask(layout: ActionLayout, in_observation: bool, in_info: bool, agent: A
     return False
 
 
+def mask_method(env: Any, layout: ActionLayout, warn: Warn) -> Callable[[], Any] | None:
+    """The method `action_masks` of a Gymnasium environment, which MaskablePPO of sb3-contrib reads, too."""
+    if not env.has_wrapper_attr("action_masks"):
+        return None
+    if isinstance(layout.space, Discrete):
+        method: Callable[[], Any] = env.get_wrapper_attr("action_masks")
+        return method
+    warn(f"action_masks() is ignored: masks are supported for Discrete actions only, not for {layout.theirs}")
+    return None
+
+
 def write_mask(value: Any, target: Array, agent: Any) -> None:
     """Write an action mask given as 0 and 1 or as False and True; a mask without a legal action is an error."""
     mask = np.asarray(value)
@@ -265,14 +276,13 @@ def write_mask(value: Any, target: Array, agent: Any) -> None:
         raise InvalidEnvOutput(f"a legal action in the action_mask of {agent!r}", "none")
 
 
-class FastDiscrete(gymnasium.spaces.Discrete):
-    """Discrete with a cheap `contains`, which many environments call at every step."""
-
-    def contains(self, x: Any) -> bool:
-        return bool(self.start <= x < self.start + self.n)
-
-
 def use_fast_discrete(space: Any) -> None:
-    """Give an environment's own action space a cheap `contains`: our actions are integers and already checked."""
-    if type(space) is gymnasium.spaces.Discrete:
-        space.__class__ = FastDiscrete  # keeps the space's state, random generator included
+    """Give an environment's own action space a cheap `contains`, which many environments call at every step."""
+    if type(space) is gymnasium.spaces.Discrete:  # it keeps its type, which some environments ask for
+        first = int(space.start)  # comparing NumPy's integers with a choice would take 20 times as long
+        space.contains = functools.partial(_contains, first, first + int(space.n), space)
+
+
+def _contains(start: int, stop: int, space: gymnasium.spaces.Discrete, value: Any) -> bool:
+    """Whether a Discrete space holds a value: integers are compared, the space itself answers for the rest."""
+    return start <= value < stop if isinstance(value, int) else gymnasium.spaces.Discrete.contains(space, value)

@@ -9,8 +9,10 @@ from __future__ import annotations
 import functools
 import logging
 import re
+import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
@@ -41,16 +43,19 @@ RESET_SIGNATURE = re.compile(r"\breset\(\) (got an unexpected|missing)")  # in t
 AGAIN = "; if it cannot be reset twice, world.fresh: true builds it anew for every episode"
 Warn = Callable[[str], None]
 _warned: set[tuple[str, str]] = set()
-_collected: list[tuple[str, str]] | None = None  # in a child process: warnings that its parent has not got yet
+_collected: list[tuple[str, str, str]] | None = None  # in a child process: warnings that its parent has not got yet
 
 
-def warn_once(world_name: str, message: str) -> None:
-    """Log a warning about an environment, once in this process; a child process leaves it to its parent."""
-    if (world_name, message) in _warned:
+def warn_once(world_name: str, message: str, key: str = "") -> None:
+    """Log a warning about an environment, once in this process; a child process leaves it to its parent.
+
+    Messages with the same `key` are the same warning.
+    """
+    if (world_name, key or message) in _warned:
         return
-    _warned.add((world_name, message))
+    _warned.add((world_name, key or message))
     if _collected is not None:
-        _collected.append((world_name, message))
+        _collected.append((world_name, message, key))
     else:
         log.warning("%s: %s", world_name, message)
 
@@ -61,7 +66,7 @@ def collect_warnings() -> None:
     _collected = []
 
 
-def take_warnings() -> list[tuple[str, str]]:
+def take_warnings() -> list[tuple[str, str, str]]:
     """The warnings since the last call."""
     found = list(_collected or ())
     if _collected is not None:
@@ -438,8 +443,27 @@ def _write(into: Array, value: Array) -> None:
 
 
 def close_env(env: Any) -> None:
-    """Close an environment that is no longer needed."""
+    """Close an environment that is not used any more; others of this process keep pygame."""
+    with _pygame_kept():
+        try:
+            env.close()
+        except (Exception, SystemExit):  # the environment is discarded, often because it is broken
+            return
+
+
+@contextmanager
+def _pygame_kept() -> Iterator[None]:
+    """Ignore calls that quit pygame: environments end it when they are closed, and others lose their surfaces."""
+    loaded = [sys.modules[name] for name in ("pygame", "pygame.display") if name in sys.modules]
+    quits = [module.quit for module in loaded]
+    for module in loaded:
+        vars(module)["quit"] = _do_nothing
     try:
-        env.close()
-    except (Exception, SystemExit):  # the environment is discarded, often because it is broken
-        return
+        yield
+    finally:
+        for module, theirs in zip(loaded, quits, strict=True):
+            vars(module)["quit"] = theirs
+
+
+def _do_nothing() -> None:
+    """Takes the place of pygame's `quit`."""

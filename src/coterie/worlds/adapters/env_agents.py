@@ -40,6 +40,7 @@ class EnvAgents:
         self.limit = settings.max_episode_steps or 2**62
         self.weights = settings.scalarize
         self.warn: Warn = functools.partial(warn_once, name)
+        self.world_name = name
         self.names = list(env.possible_agents)
         self.public_names = public_names(self.names)
         seen = {a: env.observation_space(a) for a in self.names}
@@ -149,7 +150,11 @@ class EnvAgents:
         if slot is not None and not slot.arrays.done[slot.column]:
             slot.arrays.reward[slot.column] += amount
         elif amount:
-            self.warn(f"a reward of {agent!r} after its end is dropped; pay it in the step in which the agent ends")
+            self.warn_of(agent, "a reward of {} after its end is dropped; pay it in the step in which the agent ends")
+
+    def warn_of(self, agent: Any, message: str) -> None:
+        """Log a warning about an agent, whose name takes the place of {}; other agents do not repeat it."""
+        warn_once(self.world_name, message.format(repr(agent)) + " (not repeated for other agents)", message)
 
     def write_end(self, agent: Any, terminated: Any, truncated: Any) -> bool:
         """Write an agent's end and return whether it has ended; an agent with both flags is terminated."""

@@ -224,7 +224,7 @@ class ExternalWorld:
         }
 
     def load(self, state: State) -> TimeStep:
-        """Replay the saved episodes; a copy whose replay differs is logged and its episode starts again."""
+        """Replay the saved episodes; where a copy's replay differs its episode starts again, with one warning."""
         if len(state["clock"]) != self.num_envs:
             raise ValueError(f"state holds {len(state['clock'])} copies, this world has {self.num_envs}")
         self._seed, self.restarts = int(state["seed"]), int(state["restarts"])
@@ -232,6 +232,7 @@ class ExternalWorld:
         arrays.episode[:], arrays.elapsed_steps[:] = state["episode"], 0
         arrays.paused[:] = False
         self._history.clear(int(state["clock"].max()))
+        differing: dict[str, list[int]] = {}  # copies by reason
         for worker in self._workers:
             worker.set_seed(self._seed)
             for copy in worker.copies:
@@ -244,10 +245,11 @@ class ExternalWorld:
                 why = "the last observation differs" if failure is None else failure.message
                 if failure is not None and failure.process_died:
                     raise ExternalEnvError(f"{self.name}, copy {copy}, episode {arrays.episode[copy]}, replay: {why}")
-                log.warning(
-                    "%s, copy %d: replay differs (%s); its episode starts again. %s", self.name, copy, why, FRESH_HINT
-                )
+                differing.setdefault(why, []).append(copy)
                 self._restart_copy(worker, worker.call("reset", copy, True))
+        for why, copies in differing.items():
+            where = f"copy {copies[0]}" + f" and {len(copies) - 1} more" * (len(copies) > 1)
+            log.warning("%s, %s: replay differs (%s); episodes start again. %s", self.name, where, why, FRESH_HINT)
         return self._start_timestep()
 
     @property

@@ -199,6 +199,10 @@ class ExternalGymnasiumEnv:
         found = tuple(w for w in self.layout.warnings if not (ignored_text and w.endswith(ignored_text)))
         found += self.action_layout.warnings
         masked = actions.has_mask(self.action_layout, self.layout.mask is not None, info_masks, AGENT)
+        self._mask_method = None
+        if not masked and settings.actions.masks != "none":
+            self._mask_method = actions.mask_method(env, self.action_layout, self._warn)
+            masked = self._mask_method is not None
         self.env_spec = EnvSpec(
             {AGENT_TYPE: agent_type},
             masked=(AGENT_TYPE,) * masked,
@@ -290,9 +294,11 @@ class ExternalGymnasiumEnv:
         return returned[0], total, *returned[2:]
 
     def _write_mask(self, observation: Any, info: Any) -> None:
-        """Write the mask of the observation or of the info; without one, every action is legal."""
+        """Write the mask of the observation, the info or the method; without one, every action is legal."""
         assert self._mask is not None
-        if self.layout.mask is not None:
+        if self._mask_method is not None:
+            value = self._mask_method()
+        elif self.layout.mask is not None:
             value = self._spaces.part_at(observation, self.layout.mask)
         elif isinstance(info, dict) and "action_mask" in info:
             value = info["action_mask"]

@@ -121,6 +121,9 @@ def _build(
     make = functools.partial(getattr(module, names[0]), **options)
     env = make()
     name = f"{family}/{settings.id}"
+    if isinstance(env, ParallelEnv | AECEnv):
+        _check_possible_agents(env)
+        env.reset(seed=0)  # shows who is there when an episode starts
     if isinstance(env, ParallelEnv):
         info_masks = has_info_masks(settings, make, parallel_shows_mask)
         return ExternalParallelEnv(env, settings, name, settings.channels, settings.late, info_masks)
@@ -190,9 +193,7 @@ class _ExternalPettingZooEnv:
     """Common parts of parallel and AEC environments."""
 
     def __init__(self, env: Any, settings: ExternalSettings, name: str, channels: Any, info_masks: bool) -> None:
-        _check_possible_agents(env)
         self.env = env
-        env.reset(seed=0)
         self.agents = EnvAgents(env, settings, name, channels, info_masks)
 
     def bind(self, arrays: EnvArrays) -> None:
@@ -261,7 +262,7 @@ class ExternalParallelEnv(_ExternalPettingZooEnv):
             agents.add_reward(agent, reward)
         for agent in self.present:
             if agent not in rewards:
-                agents.warn(f"rewards have no entry for {agent!r}; it counts as 0")
+                agents.warn_of(agent, "rewards have no entry for {}; it counts as 0")
             flags = [_entry(n, v, agent) for n, v in (("terminated", terminations), ("truncated", truncations))]
             ended = agents.write_end(agent, *flags)
             if not ended and agent not in now:
@@ -269,7 +270,7 @@ class ExternalParallelEnv(_ExternalPettingZooEnv):
             if not ended:
                 continue  # written below
             if isinstance(observations, Mapping) and agent not in observations:
-                agents.warn(f"observations have no entry for {agent!r}, which has ended; its last one counts")
+                agents.warn_of(agent, "observations have no entry for {}, which has ended; its last one counts")
             else:
                 agents.write(agent, _entry("observations", observations, agent))
         staying = [agent for agent in self.present if not agents.is_done(agent)]
@@ -357,7 +358,7 @@ class ExternalAECEnv(_ExternalPettingZooEnv):
                 try:
                     agents.write(agent, env.observe(agent))
                 except KeyError:
-                    agents.warn(f"{agent!r}, which has ended, cannot be observed; its last observation counts")
+                    agents.warn_of(agent, "{}, which has ended, cannot be observed; its last observation counts")
                 agents.write_end(agent, terminations[agent], truncations[agent])
 
     def _write_observations(self, wanted: Iterable[Any]) -> None:

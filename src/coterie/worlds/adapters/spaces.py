@@ -25,6 +25,7 @@ from coterie.core.types import (
 )
 from coterie.worlds.adapters.batch import InvalidEnvOutput, Warn, type_and_value
 
+LARGE_PICTURE = 128 * 128  # pixels; a network on more of them is slow
 Channels = Literal["auto", "first", "last"]
 Path = tuple[str | int, ...]
 
@@ -92,8 +93,20 @@ def convert_observation_space(
     ours: ObservationSpace = Dict({name: entry.space for name, entry in entries.items()})
     if single:
         ours = next(iter(entries.values())).space
+        warnings += _large_picture(ours)
     names = tuple("" if single else name for name in kept)
     return ObservationLayout(ours, entries, masks[0] if masks else None, warnings, names)
+
+
+def _large_picture(space: ObservationSpace) -> tuple[str, ...]:
+    """A warning about pictures of many pixels, if the observation is one."""
+    if not isinstance(space, Box) or space.dtype != "uint8" or len(space.shape) != 3:
+        return ()
+    _, height, width = space.shape
+    if height * width <= LARGE_PICTURE:
+        return ()
+    cure = "world.resize: [84, 84] and world.grey: true make networks smaller and many times faster"
+    return (f"observations are pictures of {height}×{width} pixels; {cure}",)
 
 
 def demand_space(space: Any, where: str, attribute: str) -> None:

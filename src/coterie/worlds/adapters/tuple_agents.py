@@ -30,7 +30,7 @@ class TupleAgents:
         self._named = isinstance(_spaces(env.action_space), Mapping)
         self._last: dict[str, Any] = {}  # actions, repeated for agents that have ended
         self.possible_agents = [*self._keys]
-        self.agents: list[str] = []
+        self.agents = [*self._keys]
 
     def observation_space(self, agent: str) -> Any:
         """One agent's observation space."""
@@ -59,19 +59,26 @@ class TupleAgents:
             raise InvalidEnvOutput("step to return (observations, rewards, terminated, truncated, info)", returned)
         observations, rewards, terminated, truncated, info = returned
         acted = list(self.agents)
-        parts = [self._entries("observations", observations, acted)]
-        for name, values in (("rewards", rewards), ("terminated", terminated), ("truncated", truncated)):
+        parts = [self._entries("observations", observations, acted, partial=True)]
+        parts.append(self._entries("rewards", rewards, acted, shared=True, partial=True))
+        for name, values in (("terminated", terminated), ("truncated", truncated)):
             parts.append(self._entries(name, values, acted, shared=True))
         self.agents = [agent for agent in acted if not (parts[2][agent] or parts[3][agent])]
         return *parts, self._infos(info)
 
-    def _entries(self, name: str, values: Any, agents: Sequence[str], shared: bool = False) -> dict[str, Any]:
-        """The agents' entries of a returned value; a `shared` value that is one number counts for every agent."""
+    def _entries(
+        self, name: str, values: Any, agents: Sequence[str], shared: bool = False, partial: bool = False
+    ) -> dict[str, Any]:
+        """The agents' entries of a returned value.
+
+        A `shared` value that is one number counts for every agent. Where `partial`, a dict may lack agents.
+        """
         if isinstance(values, Mapping):
-            missing = [agent for agent in agents if self._keys[agent] not in values]
-            if missing:
-                raise InvalidEnvOutput(f"{name} with an entry for {missing[0]!r}", [*values])
-            return {agent: values[self._keys[agent]] for agent in agents}
+            found = {agent: values[self._keys[agent]] for agent in agents if self._keys[agent] in values}
+            if len(found) < len(agents) and not partial:
+                missing = next(agent for agent in agents if agent not in found)
+                raise InvalidEnvOutput(f"{name} with an entry for {missing!r}", [*values])
+            return found
         if isinstance(values, list | tuple) or np.ndim(values) > 0:
             if len(values) != len(self._keys):
                 raise InvalidEnvOutput(f"{name} of {len(self._keys)} agents", len(values))
