@@ -164,6 +164,22 @@ def test_a_step_descends_the_error_of_the_teams_value(name, parameters, double):
         assert not np.array_equal(one.mixer_flat.array, other.mixer_flat.array)
 
 
+@both_kinds
+def test_learning_rates_of_network_and_mixer(parameters):
+    # Adam's first step moves every parameter by nearly the learning rate.
+    def moved(progress=0.0, **rates):
+        one = team("qmix", parameters, updates_per_step=1 / 36, **rates)
+        before = weights(one), one.mixer_flat.array.copy()
+        assert learn(one, random_rollout(one), progress=progress)["updates"] == 1
+        return [float(np.abs(a - b).max()) for a, b in zip((weights(one), one.mixer_flat.array), before, strict=True)]
+
+    assert moved(learning_rate=0.01) == pytest.approx([0.01, 0.01], rel=0.02)
+    assert moved(learning_rate=0.01, mixer_learning_rate=3e-4) == pytest.approx([0.01, 3e-4], rel=0.02)
+    assert moved(learning_rate=0.01, mixer_learning_rate=0.02) == pytest.approx([0.01, 0.02], rel=0.02)
+    falling = {"learning_rate": 0.01, "mixer_learning_rate": 0.004, "learning_rate_schedule": "linear"}
+    assert moved(0.75, **falling) == pytest.approx([0.0025, 0.001], rel=0.02)
+
+
 @both_mixers
 def test_a_teams_reward_is_its_mean(name):
     one = team(name, gamma=0.5, n_steps=1)
