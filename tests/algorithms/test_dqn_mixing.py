@@ -45,7 +45,8 @@ def in_numpy(mix, own_values, state):
     for q, s in zip(own_values, state, strict=True):
         first = np.abs(layer("weight_in", s)).reshape(len(q), -1)  # a row for each member
         h = q @ first + layer("bias_in", s)[0]
-        h = np.where(h > 0, h, LEAK * h)
+        upper = np.arange(len(h)) < len(h) // 2  # slopes 1 above 0 and LEAK below; the other half the other way round
+        h = np.where((h > 0) == upper, h, LEAK * h)
         last = layer("bias_out", np.maximum(layer("bias_hidden", s), 0))[0, 0]
         total.append(float(h @ np.abs(layer("weight_out", s))[0] / len(h) + last))
     return np.array(total)
@@ -67,6 +68,17 @@ def test_qmix_is_what_its_definition_says():
             parameter.copy_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(2)))
         found = mix(*(torch.from_numpy(a.astype(np.float32)) for a in (own_values, state))).numpy()
     assert np.allclose(found, in_numpy(mix, own_values, state), atol=1e-4)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_qmix_begins_as_the_sum_for_values_of_either_sign(sign):
+    mix, random = mixer("qmix", 3, 54, 32, seed=1), generator()
+    own_values = torch.from_numpy(sign * random.random((500, 3), np.float32) * 30)
+    state = torch.from_numpy(random.standard_normal((500, 54), np.float32))
+    with torch.no_grad():
+        ratio = mix(own_values, state) / own_values.sum(dim=1)
+    assert ratio.mean() == pytest.approx(1, abs=0.02)
+    assert ratio.std() < 0.05
 
 
 @settings(max_examples=40, deadline=None)
@@ -150,6 +162,22 @@ def test_a_step_descends_the_error_of_the_teams_value(name, parameters, double):
     assert not np.array_equal(weights(one), weights(other))
     if name == "qmix":
         assert not np.array_equal(one.mixer_flat.array, other.mixer_flat.array)
+
+
+@both_kinds
+def test_learning_rates_of_network_and_mixer(parameters):
+    # Adam's first step moves every parameter by nearly the learning rate.
+    def moved(progress=0.0, **rates):
+        one = team("qmix", parameters, updates_per_step=1 / 36, **rates)
+        before = weights(one), one.mixer_flat.array.copy()
+        assert learn(one, random_rollout(one), progress=progress)["updates"] == 1
+        return [float(np.abs(a - b).max()) for a, b in zip((weights(one), one.mixer_flat.array), before, strict=True)]
+
+    assert moved(learning_rate=0.01) == pytest.approx([0.01, 0.01], rel=0.02)
+    assert moved(learning_rate=0.01, mixer_learning_rate=3e-4) == pytest.approx([0.01, 3e-4], rel=0.02)
+    assert moved(learning_rate=0.01, mixer_learning_rate=0.02) == pytest.approx([0.01, 0.02], rel=0.02)
+    falling = {"learning_rate": 0.01, "mixer_learning_rate": 0.004, "learning_rate_schedule": "linear"}
+    assert moved(0.75, **falling) == pytest.approx([0.0025, 0.001], rel=0.02)
 
 
 @both_mixers

@@ -299,6 +299,9 @@ def test_importance_weighs_the_loss(q_learner):
         (DQNSettings, {"huber": 0}, "huber must be above 0, got 0"),
         (DQNSettings, {"max_grad_norm": -1}, "max_grad_norm must be above 0, got -1"),
         (DQNSettings, {"mixing_width": 0}, "mixing_width must be at least 1, got 0"),
+        (DQNSettings, {"mixer": "qmix", "mixer_learning_rate": 0}, "mixer_learning_rate must be above 0, got 0"),
+        (DQNSettings, {"mixer": "vdn", "mixer_learning_rate": 1e-4}, "mixer_learning_rate.*mixer=vdn"),
+        (DQNSettings, {"mixer_learning_rate": 1e-4}, "mixer_learning_rate.*mixer=none"),
         (EpsilonSettings, {"start": 1.1}, r"start must lie in \[0, 1\], got 1.1"),
         (EpsilonSettings, {"end": -0.1}, r"end must lie in \[0, 1\], got -0.1"),
         (EpsilonSettings, {"fraction": 2}, "fraction.*2"),
@@ -317,7 +320,7 @@ def test_impossible_settings_are_refused(made, fields, message):
 def test_every_setting_has_a_test_here():
     tested = {
         DQNSettings: "learning_rate learning_rate_schedule gamma batch_size updates_per_step double n_steps huber "
-        "max_grad_norm epsilon target replay mixer mixing_width "  # mixers in test_dqn_mixing.py
+        "max_grad_norm epsilon target replay mixer mixing_width mixer_learning_rate "  # mixers in test_dqn_mixing.py
         "hand_over",  # in test_hand_over.py
         EpsilonSettings: "start end schedule fraction",
         TargetSettings: "update interval tau",

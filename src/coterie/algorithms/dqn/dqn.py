@@ -141,6 +141,7 @@ class DQNSettings:
     replay: ReplaySettings = field(default_factory=ReplaySettings)  # the replay buffer
     mixer: mixing.Name = "none"  # vdn, qmix: one value of the team, learned from its mean reward
     mixing_width: int = 32  # of qmix
+    mixer_learning_rate: float | None = None  # of qmix's Adam, on the same schedule; None: learning_rate
     hand_over: DQNHandOverSettings | None = None  # for a policy of an earlier run; None: it explores as a new one
 
     SEARCH: ClassVar[Space] = {  # what `coterie tune` varies
@@ -160,6 +161,13 @@ class DQNSettings:
         at_least("n_steps", self.n_steps, 1)
         positive("max_grad_norm", self.max_grad_norm)
         at_least("mixing_width", self.mixing_width, 1)
+        if self.mixer_learning_rate is not None:
+            positive("mixer_learning_rate", self.mixer_learning_rate)
+            if self.mixer != "qmix":
+                raise ValueError(
+                    f"mixer_learning_rate is for mixer=qmix, and mixer={self.mixer} has no weights; "
+                    "set mixer_learning_rate=null or mixer=qmix"
+                )
         if self.huber is not None:
             positive("huber", self.huber)
 
@@ -231,6 +239,12 @@ class DQN:
     def trained(self) -> list[networks.FlatParams]:
         """The parameters that learn: the network's, and the mixer's if it has any."""
         return [self.policy.flat] if self.mixer_flat is None else [self.policy.flat, self.mixer_flat]
+
+    def rates(self, rate: float) -> list[float]:
+        """The learning rates of `trained`, where the network's is `rate`: both follow one schedule."""
+        s = self.settings
+        mixer = rate if s.mixer_learning_rate is None else rate * (s.mixer_learning_rate / s.learning_rate)
+        return [rate, mixer][: len(self.trained)]
 
     def policy_started(self) -> None:
         """Let the target network begin with the weights that the policy has taken over."""
@@ -421,7 +435,10 @@ class DQN:
             margin, more = self.margin_slopes(values.detach().cpu().numpy(), batch, weight)
             outputs, slopes = [value, values], [slope, more]
         before = policy.flat.value.clone() if self.learns.shape[1] else None
-        networks.adam_step(self.trained, outputs, rate, s.max_grad_norm, ready, slopes)
+        networks.clear_gradients(self.trained)
+        networks.backward(outputs, slopes)
+        for flat, own_rate in zip(self.trained, self.rates(rate), strict=True):
+            flat.step(own_rate, s.max_grad_norm, ready)
         if before is not None:
             learns = self.tensor(self.learns)
             policy.flat.value.copy_(torch.where(learns, policy.flat.value, before))
