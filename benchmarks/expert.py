@@ -235,8 +235,9 @@ def main() -> None:
     every = [*SCRATCH, "transfer", "expert-5", "expert-20", "lm-5", "lm-20"]
     parser.add_argument("--arms", nargs="+", default=every)
     parser.add_argument("--runs", type=Path, default=Path("runs/expert"))
-    parser.add_argument("--out", type=Path, default=Path("docs/results"))
+    parser.add_argument("--out", type=Path, default=Path("docs/results"), help="folder of the results")
     options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)  # before hours of training
     folder, arms = options.runs / f"size-{options.size}", dict[str, Any]()
     for arm in options.arms:
         steps = options.steps if arm in SCRATCH else options.after

@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from interleave import commit
+from interleave import commit, demand_cuda
 
 from coterie.training.run import Run
 
@@ -61,6 +61,7 @@ def main() -> None:
     parser.add_argument("--parts", type=float, nargs="*", default=[0.7, 0.4], help="of the memory that was needed")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
+    demand_cuda()
     with tempfile.TemporaryDirectory() as folder:
         found = [train(options.start, 1.0, Path(folder) / "whole")]
         for part in options.parts:

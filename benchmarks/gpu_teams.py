@@ -5,12 +5,14 @@
 Rollout: 128 new tokens to each of B prompts of 24 to 48 tokens, against `generate` with a dynamic and with a static
 cache (which compiles). Update: gradients of the same ragged answers, 8 to a prompt, against a plain forward and
 backward pass of the Hugging Face model over padded rows. The contestants take turns and every figure is a median over
-the rounds. Greedy tokens are compared in float32.
+the rounds. Greedy tokens are compared in float32. Iteration: the shares of rollout, environment and update in the time
+of training, and GPU memory.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import gc
 import json
 import statistics
@@ -24,7 +26,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from interleave import commit
+from interleave import commit, demand_cuda
 
 from coterie.algorithms.at_grpo.groups import Answers
 from coterie.algorithms.at_grpo.loss import token_loss
@@ -241,47 +243,83 @@ def update(
     }
 
 
-def iteration(start: str, folder: Path, tokens: int) -> dict[str, Any]:
-    """Where the time of training goes, on Plan-Path 5x5: seconds of each part, and GPU memory."""
+def iteration(words: list[str], folder: Path) -> dict[str, Any]:
+    """Where the time of training an experiment goes: seconds and shares of each part, and GPU memory.
+
+    Evaluations are left out. `environment` are the steps of the world and of its forks, which score candidates;
+    `rest` is what lies between the parts: tokens from texts and back, the table, records of the rollout.
+    """
     from coterie.algorithms.at_grpo import at_grpo
     from coterie.cli import main as coterie
     from coterie.policies.teams import policy
     from coterie.policies.teams.rollout_worker import RolloutWorker
     from coterie.training import loop
+    from coterie.worlds.tasks.world import TaskWorld
 
-    spent: dict[str, float] = {}
+    parts: tuple[tuple[str, Any, str], ...] = (
+        ("whole", loop.Training, "advance"),
+        ("rollout", RolloutWorker, "sample"),
+        ("environment", policy, "score_candidates"),
+        ("environment", TaskWorld, "step"),
+        ("update", at_grpo.ATGRPO, "learn"),
+    )
+    spent, calls = dict.fromkeys((name for name, *_ in parts), 0.0), 0
+    inside: list[str] = []  # the parts that are at work, the outermost first
+    on_gpu = torch.cuda.is_available()
+
+    def finish_kernels() -> None:
+        if on_gpu:
+            torch.cuda.synchronize()
 
     def watched(name: str, work: Callable[..., Any]) -> Callable[..., Any]:
         def run(*words: Any, **named: Any) -> Any:
-            torch.cuda.synchronize()
+            nonlocal calls
+            counts = inside == [] if name == "whole" else inside == ["whole"]
+            if not counts:  # in an evaluation, or in another part
+                return work(*words, **named)
+            finish_kernels()
             begun = time.perf_counter()
+            inside.append(name)
             try:
                 return work(*words, **named)
             finally:
-                torch.cuda.synchronize()
-                spent[name] = spent.get(name, 0.0) + time.perf_counter() - begun
+                finish_kernels()
+                inside.pop()
+                spent[name] += time.perf_counter() - begun
+                calls += name == "whole"
 
         return run
 
-    plain = [(RolloutWorker, "sample"), (at_grpo.ATGRPO, "learn"), (policy, "score_candidates")]
-    plain += [(policy.CausalLMPolicy, "act"), (loop.Training, "advance")]
-    for owner, name in plain:
-        setattr(owner, name, watched(name, getattr(owner, name)))
-    torch.cuda.reset_peak_memory_stats()
-    words = [
-        *("coterie", "train", "plan-path-smollm", f"groups.team.start={start}", "train.evaluate_every=1000"),
-        *(f"groups.team.learner.token_budget={tokens}", "train.total_steps=100000000", "train.best=last"),
-        *("train.video=false", "train.tensorboard=false", "train.evaluate_episodes=10"),
-        *("--out", str(folder), "--quiet"),
-    ]
-    with unittest.mock.patch.object(sys, "argv", words):
+    if on_gpu:
+        torch.cuda.reset_peak_memory_stats()
+    with contextlib.ExitStack() as patches:
+        for name, owner, method in parts:
+            patches.enter_context(unittest.mock.patch.object(owner, method, watched(name, getattr(owner, method))))
+        command = ["coterie", "train", *words, "--out", str(folder), "--quiet"]
+        patches.enter_context(unittest.mock.patch.object(sys, "argv", command))
         try:
             coterie()
         except SystemExit as end:
             if end.code:
                 raise
-    spent["gpu_memory_gb"] = torch.cuda.max_memory_allocated() / 1e9
-    return {name: round(value, 2) for name, value in spent.items()}
+    spent["rest"] = 2 * spent["whole"] - sum(spent.values())
+    shares = {name: round(value / spent["whole"], 3) for name, value in spent.items() if name != "whole"}
+    return {
+        "command": " ".join(["coterie train", *words]),
+        "iterations": calls,
+        "seconds": {name: round(value, 2) for name, value in spent.items()},
+        "shares": shares,
+        "gpu_memory_gb": round(torch.cuda.max_memory_allocated() / 1e9, 2) if on_gpu else None,
+    }
+
+
+def iteration_words(start: str | None, tokens: int) -> list[str]:
+    """The training that `iteration` watches: Plan-Path 5x5, from a warm start or from the model as it is."""
+    return [
+        *("plan-path-smollm", *([] if start is None else [f"groups.team.start={start}"])),
+        *(f"groups.team.learner.token_budget={tokens}", "train.total_steps=100000000", "train.best=last"),
+        *("train.evaluate_every=1000", "train.evaluate_episodes=10", "train.video=false", "train.tensorboard=false"),
+    ]
 
 
 def choices(rounds: int) -> dict[str, Any]:
@@ -305,10 +343,13 @@ def main() -> None:
     parser.add_argument("--batches", type=int, nargs="*", default=[64, 256, 1024])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--no-static", action="store_true", help="leave the static cache out: it compiles for a while")
-    parser.add_argument("--start", help="a warm start of plan-path-smollm: where the time of an iteration goes")
+    parser.add_argument(
+        "--start", help="warm start of plan-path-smollm for the iteration (default: the model as it is)"
+    )
     parser.add_argument("--only", nargs="*", choices=PARTS, default=list(PARTS), help="parts to measure")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
+    demand_cuda()
     resolve_device("cuda", compiled=False)  # the settings of a run
     # Two models, each loaded in its precision: casting one rounds its rotary frequencies, too.
     exact, backend = (
@@ -337,9 +378,9 @@ def main() -> None:
         show("update", [update(network, model, tokenizer, options.rounds, s) for s in ((128, 8, 16), (128, 8, 64))])
     if "choices" in options.only:
         show("choices_per_second", choices(options.rounds))
-    if options.start and "iteration" in options.only:
+    if "iteration" in options.only:
         with tempfile.TemporaryDirectory() as folder:
-            show("iteration", iteration(options.start, Path(folder) / "run", 300_000))
+            show("iteration", iteration(iteration_words(options.start, 300_000), Path(folder) / "run"))
     if options.out:
         options.out.write_text(json.dumps(found, indent=1) + "\n")
 

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from interleave import commit
+from interleave import commit, demand_cuda
 
 from coterie.studies import figures
 from coterie.studies.statistics import Estimate
@@ -296,6 +296,7 @@ def main() -> None:
         return
     if options.study is None:
         parser.error("name a study, or files with --add")
+    demand_cuda()
     study, folder = STUDIES[options.study], options.runs / options.study
     if options.warm_up:
         study, folder = replace(study, warm_up=options.warm_up), folder / f"warm-up-{options.warm_up}"

@@ -28,6 +28,14 @@ def commit() -> str:
     return subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
 
 
+def demand_cuda() -> None:
+    """End with one sentence on a machine without a GPU."""
+    import torch  # most benchmarks here do not need it
+
+    if not torch.cuda.is_available():
+        raise SystemExit("this benchmark needs a GPU, and PyTorch finds no CUDA device")
+
+
 def measure(command: Sequence[str]) -> Figures:
     """One contestant, once."""
     done = subprocess.run(command, capture_output=True, text=True, env=os.environ | ONE_THREAD, cwd=HERE.parent)

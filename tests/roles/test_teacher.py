@@ -227,6 +227,20 @@ def test_a_text_that_is_not_in_the_table_is_an_abstention(tmp_path):
     assert made.plan_table().plans["places: red"].tolist() == [0.75, 0.25]
 
 
+def test_a_table_without_a_plan_for_a_text_says_so_once(tmp_path, caplog):
+    world = grid(50)
+    file = written(tmp_path / "some.json", '{"plans": {"places: red": {"red": 1}}}')
+    made, where = teacher(world, plans=str(file))
+    for seed in range(3):
+        made.advise(seen(world, where, seed), network(where))
+    (warning,) = [record.getMessage() for record in caplog.records]
+    assert str(file) in warning
+    assert "'places: green" in warning
+    whole, _ = teacher(world, plans="oracle")
+    whole.advise(seen(world, where), network(where))
+    assert len(caplog.records) == 1
+
+
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
@@ -234,6 +248,7 @@ def test_a_text_that_is_not_in_the_table_is_an_abstention(tmp_path):
         ('{"plans": {"a": {"red": -1}}}', "expected a weight of at least 0, got -1"),
         ('{"plans": {"a": {"red": 0}}}', "some skill needs a weight above 0"),
         ("[]", "is not a plan table"),
+        ('{"plans": {}}', "has no plans"),
     ],
 )
 def test_wrong_tables_are_refused(content, reason, tmp_path):

@@ -15,8 +15,8 @@ from coterie.core.group import Actor
 from coterie.core.types import CoterieError, Decision
 from coterie.studies.demonstrate import record
 from helpers.demonstrations import GRID, expert
+from helpers.run import DUEL, train, written
 from helpers.run import GRID as RUN
-from helpers.run import train
 from helpers.small_worlds import Rounds, spec_in
 
 
@@ -257,3 +257,28 @@ def test_minari_datasets_with_values_in_other_parts_are_refused(monkeypatch, tmp
     dataset = Dataset(part, part.action)
     with pytest.raises(CoterieError, match="'flat' has other observations than this world, whose parts are"):
         from_minari("flat", "gridworld-cooperative", ["world.num_agents=1", *GRID, "world.observation=dict"])
+
+
+def test_a_minari_dataset_is_read_for_the_group_and_at_the_table_that_are_named(monkeypatch, coterie_, tmp_path):
+    """The table may be a run's, and episodes that are read are played by nobody else."""
+    file = written(tmp_path / "duel.yaml", DUEL)
+    part = demonstrations.load(expert(tmp_path / "ring", 1, str(file), [], policy="random", group="ring"))
+    run = train(tmp_path / "run", "train.total_steps=28", experiment=file)
+    dataset = Dataset(part, part.action)
+    monkeypatch.setitem(sys.modules, "minari", SimpleNamespace(load_dataset=lambda name: dataset))
+    read = ("--from-minari", "ring", "--out")
+    for number, source in enumerate((file, run.path)):
+        out = tmp_path / f"read-{number}"
+        code, _, errors = coterie_("demonstrate", source, *read, out, "--group", "ring")
+        assert code == 0, errors
+        (found,) = demonstrations.groups(out)
+        assert found == "ring"
+        np.testing.assert_array_equal(demonstrations.load(out).action, part.action)
+    for more in (("--group", "nobody"), ("--policy", "random"), ("--lm", "embedded")):
+        code, _, errors = coterie_("demonstrate", file, *read, tmp_path / "refused", *more)
+        assert code
+        assert more[0] in errors
+        assert not (tmp_path / "refused").exists()
+    code, _, errors = coterie_("demonstrate", file, *read, tmp_path / "refused")  # two groups learn
+    assert code
+    assert "--group" in errors

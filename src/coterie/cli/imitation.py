@@ -15,6 +15,7 @@ from coterie.cli.stop import Stopped, stoppable
 
 if TYPE_CHECKING:
     from coterie.core.demonstrations import Demonstrations
+    from coterie.studies.demonstrate.record import DemonstrationSpec
 
 
 @app.command()
@@ -49,6 +50,8 @@ def demonstrate(
 
     if not out:
         raise ConfigError("--out: name the directory of the demonstrations, such as --out demonstrations/first")
+    if from_minari is not None and (given := "--policy" if policy is not None else "--lm" if lm is not None else ""):
+        raise ConfigError(f"--from-minari reads episodes that were played; leave out {given}")
     if lm is not None:
         if policy is not None:
             raise ConfigError("--lm and --policy both say who demonstrates; name one")
@@ -63,9 +66,9 @@ def demonstrate(
         from coterie.studies.demonstrate.minari import minari_package
 
         minari_package()
-        record.demand_one_group(spec, overrides)
+        record.one_group(record.source_config(source, overrides), group)
     if from_minari is not None:
-        parts = [import_minari(from_minari, source, overrides, out)]
+        parts = [import_minari(from_minari, spec, overrides, out)]
     else:
         parts = record.record(spec, out, overrides, show)
     write_readable(Path(out), parts, readable)
@@ -82,7 +85,7 @@ def demonstrate(
         print_recording(out, parts)
 
 
-def import_minari(dataset: str, source: str, overrides: list[str] | None, out: str) -> Demonstrations:
+def import_minari(dataset: str, spec: DemonstrationSpec, overrides: list[str] | None, out: str) -> Demonstrations:
     """Write a Minari dataset as demonstrations into a new directory."""
     from coterie.config.schema import ConfigError
     from coterie.core import demonstrations
@@ -90,7 +93,7 @@ def import_minari(dataset: str, source: str, overrides: list[str] | None, out: s
 
     if (Path(out) / demonstrations.INDEX).exists():
         raise ConfigError(f"--out: '{out}' already holds demonstrations; choose another directory")
-    part = from_minari(dataset, source, overrides)
+    part = from_minari(dataset, spec.source, overrides, spec.group)
     demonstrations.save(out, [part])
     return part
 

@@ -10,6 +10,7 @@ default, the student acts always by itself and is pulled to the teacher by a los
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -31,6 +32,7 @@ from coterie.lm.plans import PlanTable
 from coterie.roles.advisor import SourcedAdvisor, check_smoothing, count_actions
 from coterie.roles.trust import Trust
 
+log = logging.getLogger("coterie")
 ORACLE = "oracle"  # the value of `plans` that asks the world instead
 SAMPLE_TOKENS = 12  # longest answer that is parsed for a skill
 
@@ -152,10 +154,15 @@ class ModelPlanner:
 class TablePlanner(Stateless):
     """A table of plans, which do not change."""
 
-    def __init__(self, table: PlanTable) -> None:
-        self.table = table
+    def __init__(self, name: str, table: PlanTable) -> None:
+        self.name, self.table = name, table
+        self.warned = False
 
     def of(self, texts: list[str]) -> Array:
+        missing = [text for text in texts if text not in self.table.plans]
+        if missing and not self.warned:
+            self.warned = True
+            log.warning("plans: '%s' has no plan for '%s'; such texts are abstentions", self.name, missing[0])
         return self.table.of(texts)
 
     def may_answer(self, texts: list[str]) -> Array:
@@ -187,7 +194,7 @@ class SkillSource:
         if s.plans is None:
             self.planner = ModelPlanner(s, self.codec, self.skills)
         elif s.plans != ORACLE:
-            self.planner = TablePlanner(plans.read(s.plans, self.skills))
+            self.planner = TablePlanner(s.plans, plans.read(s.plans, self.skills))
         elif not isinstance(world, HasBestSkills):
             raise ValueError(f"plans=oracle: world '{type(world).__name__}' does not know its best skills")
         self.numbers = np.zeros(0, np.int64)  # [P]: text states met so far, sorted

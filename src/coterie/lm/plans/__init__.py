@@ -57,6 +57,8 @@ def read(name: str, skills: Sequence[str]) -> PlanTable:
         rows = {str(text): dict(row) for text, row in content["plans"].items()}
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ValueError(f"plans: {path} is not a plan table with an entry 'plans': {error!r}") from None
+    if not rows:
+        raise ValueError(f"plans: {path} has no plans; 'coterie plans' writes a table")
     return PlanTable(tuple(skills), {text: _row(path, text, row, skills) for text, row in rows.items()})
 
 

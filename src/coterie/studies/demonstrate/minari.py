@@ -30,7 +30,7 @@ from coterie.core.types import (
     entries_of,
     map_tree,
 )
-from coterie.studies.demonstrate.record import recorded_groups
+from coterie.studies.demonstrate.record import one_group, source_config
 from coterie.training import build
 
 
@@ -80,16 +80,18 @@ def _buffer(buffer_type: Any, part: Demonstrations, rows: Array, seen: Tree, abo
     return buffer_type(n, about.seed % 2**31, None, seen, action, part.reward[rows], terminated, truncated, infos)
 
 
-def from_minari(dataset_id: str, experiment: str, overrides: list[str] | None = None) -> Demonstrations:
-    """Read a Minari dataset of a single agent as demonstrations at an experiment's table."""
+def from_minari(
+    dataset_id: str, source: str, overrides: list[str] | None = None, group: str | None = None
+) -> Demonstrations:
+    """Read a Minari dataset of a single agent as demonstrations of a group at the table of an experiment or a run."""
     minari = minari_package()
     try:
         dataset = minari.load_dataset(dataset_id)
     except (FileNotFoundError, ValueError) as error:
         raise CoterieError(f"no Minari dataset '{dataset_id}': {error}") from None
-    config = schema.load(experiment, overrides)
+    config = source_config(source, overrides)
     world = build.build_world(config.world, 1)
-    spec = build.build_group_specs(config, world)[recorded_groups(config, None)[0]]
+    spec = build.build_group_specs(config, world)[one_group(config, group)]
     _refuse_texts(spec.spaces.observation)
     _refuse_squashed(config.world.settings, dataset.action_space, dataset_id)
     table = PlayedTable(config.experiment, schema.to_dict(config)["world"], type(world).__name__, True, 0)

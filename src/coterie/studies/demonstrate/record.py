@@ -66,7 +66,7 @@ class SeatedTable:
 
 def seat(spec: DemonstrationSpec, overrides: list[str] | str | None, folder: Path) -> SeatedTable:
     """Seat the demonstrator in the recorded groups; answers of language models are kept in `folder`."""
-    is_run, config = (Path(spec.source) / "config.yaml").is_file(), source_config(spec, overrides)
+    is_run, config = (Path(spec.source) / "config.yaml").is_file(), source_config(spec.source, overrides)
     recorded = recorded_groups(config, spec.group)
     if spec.policy is None and is_run:
         table = load(spec.source, spec.checkpoint, overrides)
@@ -90,17 +90,18 @@ def seat(spec: DemonstrationSpec, overrides: list[str] | str | None, folder: Pat
     return SeatedTable(config, [group.actor for group in built], players, settings)
 
 
-def source_config(spec: DemonstrationSpec, overrides: list[str] | str | None) -> schema.Config:
-    """The settings of the table that is played at."""
-    is_run = (Path(spec.source) / "config.yaml").is_file()
-    return Run.open(spec.source).config(overrides) if is_run else schema.load(spec.source, overrides)
+def source_config(source: str, overrides: list[str] | str | None) -> schema.Config:
+    """The settings of the table that is played at: an experiment's or a run's."""
+    is_run = (Path(source) / "config.yaml").is_file()
+    return Run.open(source).config(overrides) if is_run else schema.load(source, overrides)
 
 
-def demand_one_group(spec: DemonstrationSpec, overrides: list[str] | str | None) -> None:
-    """Raise unless one group is recorded: a Minari dataset holds one."""
-    names = recorded_groups(source_config(spec, overrides), spec.group)
+def one_group(config: schema.Config, name: str | None) -> str:
+    """The recorded group; raise where there are several: a Minari dataset holds one."""
+    names = recorded_groups(config, name)
     if len(names) > 1:
-        raise CoterieError(f"--minari: a dataset holds one group, and {', '.join(names)} are recorded; add --group")
+        raise CoterieError(f"a Minari dataset holds one group, and {', '.join(names)} are recorded; add --group")
+    return names[0]
 
 
 def recorded_groups(config: schema.Config, name: str | None) -> list[str]:
