@@ -72,7 +72,7 @@ def fit_games(games: Games, count: int, prior: float = PRIOR) -> Fit:
     slopes = np.zeros((len(rows), count))  # of each game's log-likelihood
     slopes[rows, first] = games.score - chances(found.strengths)[first, second]
     slopes[rows, second] = -slopes[rows, first]
-    of_draw = sum(_summed(slopes, side, int(games.draws.max(initial=-1)) + 1) for side in games.draws.T)
+    of_draw = _summed(np.concatenate([slopes, slopes]), games.draws.T.ravel(), int(games.draws.max(initial=-1)) + 1)
     met, meeting = np.unique(np.sort(games.draws, axis=1), axis=0, return_inverse=True)
     of_meeting = _summed(slopes, meeting.reshape(-1), len(met))
     shared = of_draw.T @ of_draw - of_meeting.T @ of_meeting  # games of one meeting share two draws, and count once
