@@ -65,7 +65,7 @@ class Member:
 
     @property
     def rank(self) -> float:
-        """What members are ranked by: the score; a member that failed comes last."""
+        """The score, which ranks the members; one that failed comes last."""
         return -math.inf if self.score is None else self.score
 
 
