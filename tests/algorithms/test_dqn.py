@@ -173,6 +173,7 @@ def moment(end=None, action=0, legal=(True, True, True)):
     seen = np.array([1, 4 if cut else 2, 4], np.float32).reshape(3, 1, 1, 1)
     final = Finals(np.array([(0, 0)] if cut else []).reshape(-1, 2).astype(int), np.full((int(cut), 1, 1), 2, "f4"))
     mask = np.broadcast_to(legal, (2, 1, 1, 3)).copy()
+    mask[1] |= cut  # what is legal next belongs to another episode
     ends = {end: [(0, 0)]} if end else {}
     act = np.full((2, 1, 1), action)
     return experience([[3], [0]], observation=seen, finals=final, action=act, mask=mask, **ends)
@@ -187,7 +188,8 @@ def moment(end=None, action=0, legal=(True, True, True)):
         (True, None, (1, 0, 1), 3 + 2 / 2),  # the network's best legal one is x
         (False, "terminated", (1, 1, 1), 3),
         (True, "terminated", (1, 1, 1), 3),
-        (False, "truncated", (0, 1, 0), 3 + 6 / 2),  # what is legal next belongs to another episode
+        (False, "truncated", (0, 1, 0), 3 - 2 / 2),  # the target's best that was legal in the decision: −x
+        (False, "truncated", (1, 1, 1), 3 + 6 / 2),
         (True, "truncated", (1, 1, 1), 3 - 2 / 2),
     ],
 )

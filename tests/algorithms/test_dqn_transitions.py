@@ -139,7 +139,7 @@ def test_an_open_decision_waits_for_the_next_rollout():
 def test_masks_are_those_of_the_next_decision():
     masks = [[[1, 1]], [[1, 0]], [[0, 1]], [[0, 1]]]
     (rows,), _ = cut(rollout([[1], [2], [4], [8]], masks=masks, truncated=[(3, 0)], finals=[3]), steps=2)
-    assert rows.next_mask[:, 0].tolist() == [[False, True], [False, True], [True, True], [True, True]]
+    assert rows.next_mask[:, 0].tolist() == [[False, True]] * 4  # at a truncation those of the last decision
     assert rows.mask[:, 0].astype(int).tolist() == [mask for ((mask,),) in zip(masks, strict=True)]
 
 
@@ -220,12 +220,23 @@ def test_a_team_plays_on_until_its_last_member_is_over():
     assert rows.next_state[:, 0].tolist() == [2, 3, 103, 103]
 
 
+def test_nothing_is_bootstrapped_from_an_action_that_was_never_legal():
+    """Nobody learns its value, which would take the place of the true one at every time limit."""
+    masks = [[[1, 0], [1, 1]]] * 4
+    own = rollout([[-1, -1]] * 4, masks=masks, truncated=[(1, 0), (3, 0), (3, 1)], finals=[3])
+    (rows,), _ = cut(own, steps=2)
+    mine = rows.agent == 0
+    assert mine.sum() == 4
+    assert not rows.next_mask[mine, 0, 1].any()
+    assert rows.next_mask[~mine].all()
+
+
 def truncated_alone():
     """Member 0 is truncated after its second decision, member 1 plays on."""
     return rollout(
         [[2, 2], [2, 2], [0, 2], [0, 2]],
         active=[[1, 1], [1, 1], [0, 1], [0, 1]],
-        masks=[[[1, 1]] * 2] * 2 + [[[0, 0], [0, 1]]] * 2,
+        masks=[[[1, 1]] * 2, [[1, 0], [1, 1]]] + [[[0, 0], [0, 1]]] * 2,
         truncated=[(1, 0)],
     )
 
@@ -237,7 +248,7 @@ def test_a_member_that_is_truncated_alone_keeps_its_next_value():
     assert rows.discount.tolist() == [0.5] * 3
     assert rows.next_active.tolist() == [[True, True], [True, True], [False, True]]
     assert rows.next_obs[1].tolist() == [[2, 0, 0], [2, 1, 0]]
-    assert rows.next_mask[1].tolist() == [[True, True], [False, True]]
+    assert rows.next_mask[1].tolist() == [[True, False], [False, True]]
     assert rows.next_state[:, 0].tolist() == [1, 2, 3]
 
 
@@ -254,7 +265,7 @@ def test_windows_end_where_a_member_is_truncated_alone():
 def test_a_member_that_is_truncated_alone_at_the_end_of_a_rollout():
     whole = truncated_alone()
     parts = [
-        rollout([[2, 2], [2, 2]], truncated=[(1, 0)]),
+        rollout([[2, 2], [2, 2]], masks=[[[1, 1]] * 2, [[1, 0], [1, 1]]], truncated=[(1, 0)]),
         rollout([[0, 2], [0, 2]], active=[[0, 1], [0, 1]], masks=[[[0, 0], [0, 1]]] * 2),
     ]
     expected = cut_team(whole, states(4), steps=2)

@@ -174,7 +174,7 @@ def test_what_is_legal_now_and_next():
     rows, _ = cut(JointLayout(GROUPS, "hunters"), rollouts)
     legal = mask.reshape(3, 6)
     assert rows.legal[:, :6].tolist() == legal[:2].tolist()
-    assert rows.next_legal[:, :6].tolist() == [legal[1].tolist(), [True] * 6]  # after a cut everything is
+    assert rows.next_legal[:, :6].tolist() == [legal[1].tolist()] * 2  # after a cut what was legal before it
     assert rows.legal[:, 6].all()
 
 

@@ -102,6 +102,20 @@ def test_a_later_process_finds_everything(tmp_path, memory_entries):
     assert again.usage.metrics()["lm/cache_hits"] == 20
 
 
+def test_a_full_memory_emptied_by_another_thread_loses_no_answer(tmp_path):
+    lm, inner = cached(tmp_path)
+    before = lm.complete(["sky?"], 3, WARM)
+
+    class Emptied(dict):
+        def __contains__(self, key):
+            lm.memory = {}  # another thread's answers did not fit any more
+            return super().__contains__(key)
+
+    lm.memory = Emptied(lm.memory)
+    assert lm.complete(["sky?"], 3, WARM) == before
+    assert len(inner.asked) == 1
+
+
 def test_replay_only_sends_no_request(tmp_path):
     lm, inner = cached(tmp_path, mode="replay-only")
     for ask in (

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coterie.preferences import bradley_terry
-from coterie.preferences.bradley_terry import chances, fit, intervals
+from coterie.preferences.bradley_terry import Games, chances, fit, fit_games, intervals
 from helpers.small_worlds import generator
 
 
@@ -64,6 +64,49 @@ def test_intervals_hold_the_truth_as_often_as_they_say():
     assert 0.93 <= np.mean(held) <= 0.975
     wide = [intervals(fit(played(truth, 25, seed)), 0.5) for seed in range(300)]
     assert 0.45 <= np.mean([(low <= truth) & (truth <= high) for low, high in wide]) <= 0.56
+
+
+def shared_games(seed, items=3, episodes=4, games=40):
+    """Games between episodes of items; a game is decided by what its episodes are worth."""
+    random = generator(seed)
+    worth = random.normal(size=(items, episodes))
+    sides = np.array([random.permutation(items)[:2] for _ in range(games)])
+    drawn = random.integers(0, episodes, (games, 2))
+    score = (worth[sides[:, 0], drawn[:, 0]] > worth[sides[:, 1], drawn[:, 1]]).astype(float)
+    return Games(sides, sides * episodes + drawn, score)
+
+
+def test_games_with_a_common_draw_are_not_independent():
+    """Aronow et al. 2015, eq. 3: Σ over pairs of games that share a draw, the games themselves included."""
+    games = shared_games(0)
+    found = fit_games(games, 3)
+    wins = np.zeros((3, 3))
+    for (i, j), score in zip(games.items, games.score, strict=True):
+        wins[i, j] += score
+        wins[j, i] += 1 - score
+    plain = fit(wins)
+    assert found.strengths == pytest.approx(plain.strengths, abs=1e-12)
+    chance, more = chances(plain.strengths), wins + bradley_terry.PRIOR / 2 * (1 - np.eye(3))
+    slope = np.zeros((len(games.score), 3))
+    for row, ((i, j), score) in enumerate(zip(games.items, games.score, strict=True)):
+        slope[row, i], slope[row, j] = score - chance[i, j], chance[i, j] - score
+    weight = (more + more.T) * chance * chance.T
+    spread = np.linalg.pinv(np.diag(weight.sum(axis=1)) - weight)
+    common = (games.draws[:, None, :, None] == games.draws[None, :, None, :]).any(axis=(2, 3))
+    robust = np.sqrt(np.diag(spread @ slope.T @ common @ slope @ spread))
+    assert found.errors == pytest.approx(np.maximum(robust, plain.errors), abs=1e-10)
+    assert (found.errors > 1.2 * plain.errors).any()
+
+
+def test_errors_are_never_below_those_of_independent_games():
+    games = shared_games(1, episodes=1000)
+    alone = games._replace(draws=np.arange(80).reshape(40, 2))
+    for one in (games, alone, games._replace(score=np.full(40, 0.5))):
+        wins = np.zeros((3, 3))
+        np.add.at(wins, tuple(one.items.T), one.score)
+        np.add.at(wins, tuple(one.items.T[::-1]), 1 - one.score)
+        assert (fit_games(one, 3).errors >= fit(wins).errors - 1e-12).all()
+    assert fit_games(alone, 3).errors == pytest.approx(fit_games(games, 3).errors, rel=0.1)
 
 
 @settings(max_examples=40, deadline=None)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import coterie
+from coterie.core.group import RiskParameters
 from coterie.core.types import Discrete
 from coterie.preferences import prospect
 from coterie.preferences.episodic import EpisodeReturns
@@ -227,6 +228,7 @@ def slopes(function, logits, step=1e-5):
 PARAMETERS = [
     one.risk_parameters() for one in (Prospect(), Prospect(0.7, 0.9, 1.5, 0.5, 0.8, reference=0.1), prospect.NEUTRAL)
 ]
+FEW = [*PARAMETERS, *(RiskParameters(level=level) for level in (0.1, 0.25, 0.4, 0.9)), RiskParameters(aversion=0.5)]
 GAMES = [Bets(), Tree()]
 EXACT = {
     "cpt": (DEFAULT, lambda x, p: value(DEFAULT.risk, x, p)),
@@ -235,7 +237,7 @@ EXACT = {
 }
 
 
-@pytest.mark.parametrize("risk", PARAMETERS)
+@pytest.mark.parametrize("risk", FEW)
 @pytest.mark.parametrize("game", GAMES, ids=["bets", "tree"])
 def test_with_few_episodes_it_is_the_exact_gradient_of_the_expected_sample_value(game, risk):
     """E[Σ φᵢ ∇ log πᵢ / M] = ∇ E[V of M samples], every set of M = 4 episodes enumerated: no bias at all."""
@@ -250,6 +252,14 @@ def test_with_few_episodes_it_is_the_exact_gradient_of_the_expected_sample_value
     phi = prospect.influence_of_samples(risk, outcome[every])
     gradient = np.einsum("s,sm,smd->d", chance[every].prod(axis=1), phi, score[every]) / 4
     np.testing.assert_allclose(gradient, slopes(expected_value, logits), atol=1e-8)
+
+
+@pytest.mark.parametrize("episodes", [2, 4])
+def test_cvar_of_few_episodes_teaches_too(episodes):
+    """With fewer episodes than 1/level the worst one counts; were all of them to get the same, nobody would learn."""
+    found = prospect.influence_of_samples(RiskParameters(level=0.25), np.arange(float(episodes)))
+    assert found[0] < found[1]
+    np.testing.assert_allclose(found[1:], found[1])
 
 
 @pytest.mark.parametrize("risk", EXACT)

@@ -224,24 +224,32 @@ def test_in_a_crowd_it_is_the_slope_of_the_value(parameters):
         assert direction @ found == pytest.approx(exact, rel=0.01, abs=0.01)
 
 
-def test_of_cvar_and_mean_variance_it_is_exactly_the_slope():
-    outcomes = np.random.default_rng(6).normal(size=40)
-    for found, judge in (
-        (prospect.influence_of_samples(cvar(0.33), outcomes), lambda x, p: prospect.value(cvar(0.33), x, p)),
-        (
-            prospect.influence_of_samples(mean_variance(0.7), outcomes),
-            lambda x, p: prospect.value(mean_variance(0.7), x, p),
-        ),
-    ):
-        for direction in directions(outcomes, outcomes):
-            assert direction @ found == pytest.approx(slope(judge, outcomes, direction), abs=1e-6)
-        assert found.mean() == pytest.approx(float(judge(outcomes, np.full(40, 1 / 40))))
+@pytest.mark.parametrize("risk", [RiskParameters(level=0.33), RiskParameters(level=0.9), RiskParameters(aversion=0.7)])
+def test_of_cvar_and_mean_variance_it_is_the_slope_in_a_crowd(risk):
+    distinct = np.array([-1.3, -0.4, 0.1, 0.35, 0.9, 2.0])
+    outcomes = np.repeat(distinct, [300, 500, 200, 400, 550, 50])
+    found = prospect.influence_of_samples(risk, outcomes)
+    for direction in directions(outcomes, distinct):
+        exact = slope(lambda x, p: prospect.value(risk, x, p), outcomes, direction)
+        assert direction @ found == pytest.approx(exact, rel=0.002, abs=0.002)
 
 
 def test_cvar_counts_its_worst_exactly():
     """0.07 · 100 is a little more than 7 in floating point, and the worst 7 of 100 are meant."""
     found = prospect.influence_of_samples(cvar(0.07), np.arange(100.0))
-    np.testing.assert_allclose(found[5:8], [6 - 1 / 0.07, 6, 6])
+    np.testing.assert_allclose(found[5:9], [-2 / 0.07, -1 / 0.07, 0, 0], atol=1e-9)
+
+
+@pytest.mark.parametrize("level", [0.1, 0.25, 0.4, 0.7])
+def test_of_cvar_a_sample_moves_what_it_takes_from_the_others(level):
+    """φᵢ = M (V(X) − V(X with Xᵢ put above all others)), for samples in any order, with ties."""
+    rows = np.random.default_rng(4).integers(-3, 4, size=(3, 12)) / 2
+    found = prospect.influence_of_samples(cvar(level), rows)
+    for i in range(rows.shape[1]):
+        without = rows.copy()
+        without[:, i] = 100.0
+        moved = prospect.value_of_samples(cvar(level), rows) - prospect.value_of_samples(cvar(level), without)
+        np.testing.assert_allclose(found[:, i], 12 * moved, atol=1e-12)
 
 
 def test_without_curvature_a_sample_moves_itself():

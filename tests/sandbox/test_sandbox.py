@@ -4,6 +4,8 @@ import os
 import random
 import signal
 import subprocess
+import threading
+import time
 
 import pytest
 
@@ -129,6 +131,29 @@ def test_many_programs_keep_their_order():
     assert [verdict.stdout for verdict in found] == [f"{11 * n}\n" for n in range(5)]
     with pytest.raises(ValueError, match="2 programs but 1 inputs"):
         sandbox.run_many(["", ""], [""])
+
+
+def test_no_more_programs_run_at_once_than_there_are_cores_for_this_process(monkeypatch):
+    """A job with one core of many: more programs at once would pass the limit of the clock by waiting."""
+    at_once, most, lock = 0, 0, threading.Lock()
+
+    def run(source, stdin, **limits):
+        nonlocal at_once, most
+        with lock:
+            at_once += 1
+            most = max(most, at_once)
+        time.sleep(0.01)
+        with lock:
+            at_once -= 1
+        return source
+
+    monkeypatch.setattr(execute, "run", run)
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    for cores in (1, 3):
+        monkeypatch.setattr(os, "sched_getaffinity", lambda process, cores=cores: set(range(cores)))
+        most = 0
+        assert sandbox.run_many(list("abcdefgh")) == list("abcdefgh")
+        assert most == cores
 
 
 @pytest.mark.parametrize(

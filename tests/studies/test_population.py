@@ -91,6 +91,44 @@ def test_jobs_do_not_change_a_population(tmp_path, forked):
     assert_alike(two, one)
 
 
+@pytest.mark.slow
+def test_members_that_fail_are_replaced(tmp_path, monkeypatch):
+    real, said = pbt.loop.train, "group 'team': learning diverged"
+
+    def train(settings, run, state, **more):
+        if run.path.name.endswith("1") and state is not None and state["env_steps"] == 64:  # in its second round
+            raise CoterieError(said)
+        return real(settings, run, state, **more)
+
+    monkeypatch.setattr(pbt.loop, "train", train)
+    found = tune_population(plan(tmp_path, rounds=4))
+    assert not found.interrupted
+    second, third = found.population.history[1:]
+    assert [member.failed for member in second] == ["", said, "", ""]
+    assert second[1].score is None
+    assert third[1].parent in (0, 2, 3)
+    assert third[1].failed == ""
+    assert third[1].score is not None
+    assert json.loads(found.files.best.with_suffix(".json").read_text())["score"] == found.population.best.score
+
+
+@pytest.mark.slow
+def test_a_population_of_which_all_members_fail_is_an_error(tmp_path, monkeypatch):
+    def train(*arguments, **more):
+        raise CoterieError("learning diverged")
+
+    monkeypatch.setattr(pbt.loop, "train", train)
+    with pytest.raises(CoterieError, match="all 4 members failed; the first one: learning diverged"):
+        tune_population(plan(tmp_path))
+
+
+def test_more_than_a_quarter_may_fail():
+    members = [Member(n, {"a": 0.5}, None if n < 6 else float(n), failed="diverged" if n < 6 else "") for n in range(8)]
+    after = pbt.exploit_and_explore(Population(0, members), {"a": Real(0.1, 1.0)}, 0)
+    assert all(member.parent in (6, 7) for member in after.members[:6])
+    assert [member.parent for member in after.members[6:]] == [None, None]
+
+
 def test_the_worst_quarter_copies_the_best_and_changes_it():
     space = {"a": Real(0.1, 1.0), "b": Real(1e-4, 1e-2, log=True)}
     members = [Member(n, {"a": 0.1 * (n + 1), "b": 1e-4 * (n + 1)}, float(n)) for n in range(8)]

@@ -1,7 +1,10 @@
 """Episodes compared in pairs: by returns, by models, by people; kept, gone on with, and scored."""
 
+import itertools
 import json
+import math
 import re
+from statistics import NormalDist
 
 import numpy as np
 import pytest
@@ -17,6 +20,7 @@ from coterie.training import captions
 from coterie.training.table import load
 from helpers import run as run_cases
 from helpers.rating import ASKED, rated_runs
+from helpers.small_worlds import generator
 
 
 @pytest.fixture(scope="module")
@@ -87,6 +91,24 @@ def test_wins_ties_and_skips_are_counted():
     assert [s.run for s in found] == ["z", "y", "x"]
     assert all(s.low < s.strength < s.high for s in found)
     assert found[2].pairs == 4
+
+
+@pytest.mark.slow
+def test_intervals_hold_the_truth_where_pairs_share_episodes():
+    """Every episode of ten is in five of the fifty pairs, so that they say as much as far fewer pairs would."""
+    held, repetitions, apart = 0.0, 200, 0.8
+    chance = NormalDist().cdf(apart / math.sqrt(2))
+    truth = math.log(chance / (1 - chance)) / 2
+    for repetition in range(repetitions):
+        returns = generator(repetition).normal(size=(2, 10)) + [[apart], [0]]
+        given = [
+            Rating(pair, float(returns[pair.first] > returns[pair.second]))
+            for pair in itertools.islice(pairs(2, 10, repetition), 50)
+        ]
+        first, second = sorted(standings(["x", "y"], given), key=lambda one: one.run)
+        held += first.low <= truth <= first.high
+        assert (second.low, second.high) == pytest.approx((-first.high, -first.low))
+    assert held / repetitions > 0.88
 
 
 # By return ------------------------------------------------------------------------------------------------

@@ -2,6 +2,8 @@
 
 import json
 import logging
+import subprocess
+import sys
 
 import pytest
 
@@ -9,7 +11,7 @@ from coterie.config import schema
 from coterie.core.types import CoterieError
 from coterie.training import checkpoint
 from coterie.training.run import Run, write_text
-from helpers.run import files, train
+from helpers.run import environment, files, train
 
 
 def state(step, best):
@@ -127,6 +129,21 @@ def test_a_text_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="went down"):
         write_text(tmp_path / "a", "new")
     assert (tmp_path / "a").read_text() == "old"
+
+
+@pytest.mark.slow
+def test_files_are_utf_8_whatever_the_locale(tmp_path):
+    """Names and rules in a config, prompt templates and reports have letters that the locale's encoding may lack."""
+    template, written = tmp_path / "own.txt", tmp_path / "a"
+    code = (
+        "import sys; from pathlib import Path\n"
+        "from coterie.lm import prompts; from coterie.training.run import write_text\n"
+        "write_text(Path(sys.argv[2]), prompts.read(sys.argv[1], 'none', '', None).question)"
+    )
+    template.write_text("Über die Wand\n\n{state}", encoding="utf-8")
+    plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}  # an encoding of ASCII alone
+    subprocess.run([sys.executable, "-c", code, str(template), str(written)], env=environment() | plain, check=True)
+    assert "Über die Wand" in written.read_text(encoding="utf-8")
 
 
 # Checkpoints --------------------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ class JointTransitions(NamedTuple):
     valid: Array  # [R, A] bool: the agent decided, and the outcome is known
     next_obs: Array  # [R, O] float32: the final observation where an episode was truncated
     next_action: Array  # [R, U] float32: the latest action again where an episode was truncated
-    next_legal: Array  # [R, U] bool: all True at the end of an episode
+    next_legal: Array  # [R, U] bool: that of the latest action again where an episode was truncated
     next_active: Array  # [R, E] bool: the agent has a next action; the numbers of others are 0
 
 
@@ -179,7 +179,7 @@ class JointLayout:
             valid[t, n],
             np.where(on[:, obs_agent], then.observation, np.where(cut[:, obs_agent], beyond, 0)),
             np.where(on[:, action_agent], then.action, np.where(cut[:, action_agent], now.action, 0)),
-            then.legal | ~on[:, action_agent],
+            np.where(on[:, action_agent], then.legal, now.legal | ~cut[:, action_agent]),
             on | cut,
         )
         waiting = self._pending(PendingSteps(*(array[-1] for array in all_rows)), stays[-1].any(axis=1))

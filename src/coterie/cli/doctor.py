@@ -44,7 +44,7 @@ def examine() -> Iterator[str]:
     import torch
 
     import coterie
-    from coterie.training.provenance import usable_cores
+    from coterie.core.cores import usable_cores
 
     yield "machine"
     yield from line("coterie", f"{coterie.__version__}, {Path(coterie.__file__).parent}")

@@ -116,7 +116,7 @@ def list_() -> None:
         if folder:
             folders.setdefault(folder, []).append(rest)
             continue
-        first = (EXPERIMENTS / f"{name}.yaml").read_text().splitlines()[0]
+        first = (EXPERIMENTS / f"{name}.yaml").read_text(encoding="utf-8").splitlines()[0]
         print(f"  {name:26}  {first.removeprefix('# ')}")
     for folder, names_there in folders.items():
         print(wrapped(f"{folder}/: {', '.join(names_there)}"))

@@ -253,7 +253,7 @@ def tune_population(plan: Plan, as_json: bool, quiet: bool) -> bool:
     with Tasks(plan.trials * plan.rounds, "members trained for a round", silent, lines=False) as tasks:
 
         def report(now: population.Population) -> None:
-            tasks.done = now.round * plan.trials + sum(member.score is not None for member in now.members)
+            tasks.done = now.round * plan.trials + sum(member.ended for member in now.members)
             if not silent:
                 print(show.round_line(now, plan.rounds), flush=True)
 

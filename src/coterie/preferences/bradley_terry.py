@@ -26,6 +26,14 @@ class Fit(NamedTuple):
     errors: Array  # standard errors of the strengths, relative to the mean of all
 
 
+class Games(NamedTuple):
+    """G games, each between what was drawn for two items; a draw, such as an episode, may take part in several."""
+
+    items: Array  # [G, 2] int
+    draws: Array  # [G, 2] int: number of what was drawn for each item, among the draws of all items
+    score: Array  # [G]: 1 where the first was preferred, 0 where the second was, 0.5 for a tie
+
+
 def fit(wins: Array, prior: float = PRIOR) -> Fit:
     """Fit strengths to `wins` `[K, K]`: how often the row's item was preferred to the column's, ties as halves.
 
@@ -47,6 +55,38 @@ def fit(wins: Array, prior: float = PRIOR) -> Fit:
     # Strengths are determined up to an added constant; the pseudoinverse is the covariance of those that sum to 0.
     spread = np.linalg.pinv(_information(counts, strengths), hermitian=True)
     return Fit(strengths, np.sqrt(np.maximum(np.diag(spread), 0.0)))
+
+
+def fit_games(games: Games, count: int, prior: float = PRIOR) -> Fit:
+    """Fit the strengths of `count` items to single games.
+
+    Games with a common draw are not independent: `fit` would take many games between few episodes for as much evidence.
+    Errors are the larger ones of `fit`'s and of those that allow for what such games have in common (Aronow et al.
+    2015, "Cluster-robust variance estimation for dyadic data", eq. 3).
+    """
+    wins = np.zeros((count, count))
+    first, second = games.items.T
+    np.add.at(wins, (first, second), games.score)
+    np.add.at(wins, (second, first), 1 - games.score)
+    found, rows = fit(wins, prior), np.arange(len(games.score))
+    slopes = np.zeros((len(rows), count))  # of each game's log-likelihood
+    slopes[rows, first] = games.score - chances(found.strengths)[first, second]
+    slopes[rows, second] = -slopes[rows, first]
+    of_draw = _summed(np.concatenate([slopes, slopes]), games.draws.T.ravel(), int(games.draws.max(initial=-1)) + 1)
+    met, meeting = np.unique(np.sort(games.draws, axis=1), axis=0, return_inverse=True)
+    of_meeting = _summed(slopes, meeting.reshape(-1), len(met))
+    shared = of_draw.T @ of_draw - of_meeting.T @ of_meeting  # games of one meeting share two draws, and count once
+    counts = wins + prior / (count - 1) * (1 - np.eye(count))
+    spread = np.linalg.pinv(_information(counts, found.strengths), hermitian=True)
+    robust = np.diag(spread @ shared @ spread)
+    return Fit(found.strengths, np.sqrt(np.maximum(found.errors**2, robust)))
+
+
+def _summed(slopes: Array, group: Array, groups: int) -> Array:
+    """Sums `[groups, K]` of the rows that belong to each group."""
+    found = np.zeros((groups, slopes.shape[1]))
+    np.add.at(found, group, slopes)
+    return found
 
 
 def intervals(found: Fit, level: float = LEVEL) -> tuple[Array, Array]:

@@ -114,15 +114,18 @@ def value_of_samples(risk: RiskParameters, samples: Array) -> Array:
 def influence_of_samples(risk: RiskParameters, samples: Array) -> Array:
     """The influence of each of `[…, M]` samples on their value: the weights of ∇ log π in a policy gradient.
 
-    CPT: φᵢ = M (V(X) − V(X with Xᵢ put at the reference)). The policy gradient of a CPT value is E[φ(X) ∇ log π]
-    (Lepel and Barakat 2024; see `risk_kernels._differentiate`). w′ is unbounded at 0 and 1; here it is a difference
-    over one sample's probability, which makes Σ φᵢ ∇ log πᵢ / M an unbiased gradient of the expectation of
-    `value_of_samples`: what is subtracted from V(X) does not depend on Xᵢ.
+    In all of them Σ φᵢ ∇ log πᵢ / M is an unbiased gradient of the expectation of `value_of_samples`, also with few
+    samples: φᵢ is M V(X) less what does not depend on Xᵢ.
 
-    CVaR: VaR + min(Xᵢ − VaR, 0) / level, whose mean is the CVaR; the derivative with respect to a sample's probability,
-    up to a constant (Tamar et al. 2015, "Optimizing the CVaR via sampling").
+    CPT: φᵢ = M (V(X) − V(X with Xᵢ put at the reference)). With many samples it is the φ whose E[φ(X) ∇ log π] is the
+    policy gradient of a CPT value (Lepel and Barakat 2024; see `risk_kernels._differentiate`). w′ is unbounded at 0
+    and 1; here it is a difference over one sample's probability.
 
-    Mean-variance: Xᵢ − aversion · (Xᵢ − mean)².
+    CVaR: φᵢ = M (V(X) − V(X with Xᵢ put above all others)). With many samples it is min(Xᵢ − VaR, 0) / level (Tamar et
+    al. 2015, "Optimizing the CVaR via sampling"), with the next sample above the VaR in its place: with the VaR itself
+    fewer than 1 / level samples would all get the same.
+
+    Mean-variance: φᵢ = Xᵢ − aversion · M / (M − 1) · (Xᵢ − mean)².
     """
     samples = _checked(samples)
     order = np.argsort(samples, axis=-1, kind="stable")

@@ -21,7 +21,6 @@ from coterie.core.types import Array
 
 NEAR = 1e-3  # closer to the reference than this, u′ is taken at this distance: it is unbounded at the reference
 SMOOTHING = 1 / 256  # w′ is a difference between probabilities this far to both sides: it is unbounded at 0 and 1
-ROUNDING = 1e-9  # CVaR of samples: 0.07 · 100 is a little more than 7 in floating point
 
 
 # Utility and probability weighting --------------------------------------------------------------------
@@ -277,23 +276,33 @@ def sample_values(risk: RiskParameters, samples: Array) -> Array:
 
 
 @njit(cache=True, error_model="numpy")
+def _differentiate_worst(outcomes: Array, ranked: Ranked, slopes: Array) -> None:
+    """Write the CVaR less the CVaR with one outcome put above all others, for each of the ascending `outcomes`.
+
+    Where the greatest outcome has a weight of its own, it is put at 0.
+    """
+    fall = last = 0.0
+    for i in range(len(outcomes) - 1, -1, -1):
+        fall += (outcomes[i] - last) * ranked.weight[i]
+        slopes[i] = fall
+        last = outcomes[i]
+
+
+@njit(cache=True, error_model="numpy")
 def sample_influences(risk: RiskParameters, samples: Array) -> Array:
     """The influence of each of `[R, M]` samples on the value of its row; see `prospect.influence_of_samples`."""
     rows, count = samples.shape
     found, ranked = np.empty((rows, count)), make_ranked(count)
+    spread = risk.aversion * count / max(count - 1, 1)
     _rank_samples(ranked)
     for r in range(rows):
         row = samples[r]
+        _weigh(risk, row, ranked)
         if risk.level < 1.0:
-            threshold = row[int(np.ceil(risk.level * count - ROUNDING)) - 1]
-            for i in range(count):
-                found[r, i] = threshold + min(row[i] - threshold, 0.0) / risk.level
+            _differentiate_worst(row, ranked, found[r])
         else:
-            _weigh(risk, row, ranked)
             _differentiate(risk, row, ranked, ranked.weight, found[r])
-            for i in range(count):
-                found[r, i] *= count
         mean = row.mean()
         for i in range(count):
-            found[r, i] -= risk.aversion * (row[i] - mean) ** 2
+            found[r, i] = count * found[r, i] - spread * (row[i] - mean) ** 2
     return found

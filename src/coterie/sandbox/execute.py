@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import functools
-import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+from coterie.core.cores import usable_cores
 from coterie.core.validation import at_least
 from coterie.sandbox import bubblewrap, landlock, unsafe
 from coterie.sandbox.interpreter import Interpreter, find_interpreter
@@ -107,11 +107,15 @@ def run_many(
     workers: int | None = None,
     **limits: float | str | None,
 ) -> list[Verdict]:
-    """Run several programs, some at a time; `limits` as for `run`. Verdicts come in the order of the programs."""
+    """Run several programs; `limits` as for `run`. Verdicts come in the order of the programs.
+
+    `workers` run at a time; None: as many as there are cores for this process. More would wait for each other, and the
+    clock goes on.
+    """
     if stdins is not None and len(stdins) != len(sources):
         raise ValueError(f"{len(sources)} programs but {len(stdins)} inputs")
     if workers is not None:
         at_least("workers", workers, 1)
     inputs = [""] * len(sources) if stdins is None else stdins
-    with ThreadPoolExecutor(workers or os.cpu_count()) as pool:
+    with ThreadPoolExecutor(workers or usable_cores()) as pool:
         return list(pool.map(lambda pair: run(pair[0], pair[1], **limits), zip(sources, inputs, strict=True)))  # type: ignore[arg-type]  # `run` checks the limits

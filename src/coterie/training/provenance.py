@@ -19,6 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import coterie
+from coterie.core.cores import usable_cores
 from coterie.core.types import CoterieError
 from coterie.training.run import LOCK, PROVENANCE, STUDY_LOCK, Run, write_text
 
@@ -67,11 +68,6 @@ def machine() -> str:
         words.append(f"{os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE') / 2**30:.0f} GiB")
     words += [torch.cuda.get_device_name(0)] if torch.cuda.is_available() else []
     return ", ".join(word for word in words if word)
-
-
-def usable_cores() -> int:
-    """The cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _processor() -> str:

@@ -231,7 +231,7 @@ def write_text(path: Path, text: str) -> None:
     """Write a file under a temporary name, sync it, rename it; a failure leaves the file as it was."""
     temporary = path.with_name(f".{path.name}.tmp")
     try:
-        with open(temporary, "w") as file:
+        with open(temporary, "w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())

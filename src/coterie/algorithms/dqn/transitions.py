@@ -28,7 +28,9 @@ class Transitions(NamedTuple):
     reward: Array  # [R] float32: discounted sum until the next state
     discount: Array  # [R] float32: of the next state's value; 0 where the episode terminated
     next_obs: Array  # [R, M, D] likewise: the final observation where the episode was truncated
-    next_mask: Array  # [R, M, K] bool: legal actions there; all of them where the member was truncated
+    # [R, M, K] bool: legal actions there; where the member was truncated those of its last decision: worlds do not say
+    # what is legal afterwards, and the values of actions that are never legal mean nothing
+    next_mask: Array
     active: Array  # [R, M] bool: which members decided
     next_active: Array  # [R, M] bool: which members have a next value: those that play on or were just truncated
     agent: Array  # [R] int64: index of the first member in its group
@@ -141,8 +143,11 @@ def _scan(trajectories: Trajectories, pending: PendingSteps, gamma: float, into:
                     _write_next(trajectories.observation[t, i], trajectories.state[t, i], into, row)
                     for m in range(members):
                         into.next_active[row, m] = trajectories.active[t, i, m] or pending.cut[i, m]
-                        for k in range(trajectories.mask.shape[3]):
-                            into.next_mask[row, m, k] = trajectories.mask[t, i, m, k] or pending.cut[i, m]
+                        legal = trajectories.mask[t, i, m]
+                        if pending.cut[i, m]:
+                            legal = pending.mask[i, pending.filled[i] - 1, m]
+                        for k in range(len(legal)):
+                            into.next_mask[row, m, k] = legal[k]
                     row += 1
                     _drop_oldest(pending, i)
                 _append(pending, i, trajectories, t)
@@ -164,6 +169,8 @@ def _scan(trajectories: Trajectories, pending: PendingSteps, gamma: float, into:
                     _write_next(trajectories.observation[t + 1, i], trajectories.state[t + 1, i], into, row)
                 for m in range(members):
                     into.next_active[row, m] = trajectories.truncated[t, i, m]
+                    for k in range(into.next_mask.shape[2]):
+                        into.next_mask[row, m, k] = pending.mask[i, count - 1, m, k]
                 row += 1
             pending.filled[i] = 0
             pending.cut[i] = False

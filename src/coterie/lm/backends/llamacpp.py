@@ -8,7 +8,6 @@ same file in PyTorch.
 from __future__ import annotations
 
 import hashlib
-import os
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
+from coterie.core.cores import usable_cores
 from coterie.core.validation import at_least, positive
 from coterie.lm.backends.http import Http, HttpSettings
 from coterie.lm.interface import (
@@ -59,7 +59,7 @@ class LlamaCpp(LanguageModel):
         parameters.verbosity = 0
         parameters.ui = False
         parameters.api_keys = [key]
-        threads = settings.threads or os.cpu_count() or 1
+        threads = settings.threads or usable_cores()
         parameters.cpuparams.n_threads = parameters.cpuparams_batch.n_threads = threads
         self.server = xllamacpp.Server(parameters)
         self.path, self.source, self.context = Path(path), source, settings.context

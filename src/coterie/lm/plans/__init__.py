@@ -41,7 +41,8 @@ class PlanTable:
         head = {"about": dict(self.about), "skills": list(self.skills)}
         parts = [f"  {json.dumps(name)}: {json.dumps(value)}" for name, value in head.items()]
         body = ",\n".join(lines)
-        Path(path).write_text("{\n" + ",\n".join([*parts, f'  "plans": {{\n{body}\n  }}']) + "\n}\n")
+        whole = "{\n" + ",\n".join([*parts, f'  "plans": {{\n{body}\n  }}']) + "\n}\n"
+        Path(path).write_text(whole, encoding="utf-8")
 
 
 def read(name: str, skills: Sequence[str]) -> PlanTable:
@@ -53,7 +54,7 @@ def read(name: str, skills: Sequence[str]) -> PlanTable:
         known = ", ".join(sorted(p.stem for p in FOLDER.glob("*.json"))) or "none"
         raise ValueError(f"plans: there is no file '{name}', and no table of that name is shipped (there are: {known})")
     try:
-        content = json.loads(path.read_text())
+        content = json.loads(path.read_text(encoding="utf-8"))
         rows = {str(text): dict(row) for text, row in content["plans"].items()}
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ValueError(f"plans: {path} is not a plan table with an entry 'plans': {error!r}") from None

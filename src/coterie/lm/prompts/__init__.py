@@ -74,4 +74,4 @@ def _read_file(name: str, kind: str) -> str:
     if not path.is_file():
         known = sorted(p.stem for p in FOLDER.glob("*.txt") if p.stem.endswith("-examples") == (kind == "examples"))
         raise ValueError(f"{kind}: there is no file '{name}', and none of that name is shipped ({', '.join(known)})")
-    return path.read_text()
+    return path.read_text(encoding="utf-8")

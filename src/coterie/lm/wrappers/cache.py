@@ -178,7 +178,8 @@ class Cache(Wrapper):
         if self.settings.mode == "record":
             known: dict[bytes, bytes] = {}
         else:
-            known = {key: self.memory[key] for key in keys if key in self.memory}
+            memory = self.memory  # another thread may begin a new one meanwhile
+            known = {key: memory[key] for key in keys if key in memory}
             stored = self._select([key for key in dict.fromkeys(keys) if key not in known])
             self._remember(stored)
             known |= stored

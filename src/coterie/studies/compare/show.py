@@ -235,7 +235,7 @@ def write_csv(comparison: Comparison, path: Path) -> None:
     """Write one row for every run; values that do not apply are empty."""
     rows = as_rows(comparison)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "w", newline="") as file:
+    with open(path, "w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, list(rows[0]))
         writer.writeheader()
         for row in rows:

@@ -147,14 +147,22 @@ class Standing:
 
 def standings(runs: Sequence[str], ratings: Sequence[Rating]) -> list[Standing]:
     """The runs, highest score first; skipped pairs do not count."""
-    wins, counts = count_wins(len(runs), ratings)
-    fitted = bradley_terry.fit(wins)
+    _, counts = count_wins(len(runs), ratings)
+    fitted = bradley_terry.fit_games(as_games(ratings), len(runs))
     low, high = bradley_terry.intervals(fitted)
     found = [
         Standing(run, float(fitted.strengths[i]), float(low[i]), float(high[i]), *map(int, counts[i]))
         for i, run in enumerate(runs)
     ]
     return sorted(found, key=lambda standing: -standing.strength)
+
+
+def as_games(ratings: Sequence[Rating]) -> bradley_terry.Games:
+    """The rated pairs as games between runs, whose draws are episodes."""
+    rated = [(rating.pair, rating.score) for rating in ratings if rating.score is not None]
+    sides = np.array([(pair.first, pair.second) for pair, _ in rated], np.int64).reshape(-1, 2, 2)  # (run, episode)
+    _, draws = np.unique(sides.reshape(-1, 2), axis=0, return_inverse=True)
+    return bradley_terry.Games(sides[..., 0], draws.reshape(-1, 2), np.array([score for _, score in rated], float))
 
 
 def count_wins(runs: int, ratings: Sequence[Rating]) -> tuple[Array, Array]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 import fcntl
 import json
+import logging
 import math
 import shutil
 from collections.abc import Callable, Iterator
@@ -43,6 +44,8 @@ from coterie.training.run import STUDY_LOCK, Run, write_text
 SHARE = 4  # one member in four is replaced, by one of the best in four
 FACTORS = (0.8, 1.25)  # by which a copied setting changes (Jaderberg et al. 2017, section 4.1.1: 0.8 and 1.2)
 
+log = logging.getLogger("coterie")
+
 
 @dataclass(frozen=True)
 class Member:
@@ -53,6 +56,17 @@ class Member:
     score: float | None = None  # of validation at the end of the latest round; None: the round is under way
     parent: int | None = None  # whose weights and settings it took over before this round
     held_out: float | None = None  # on held-out seeds; None before the last round has ended
+    failed: str = ""  # why it could not end the latest round, such as divergence; it has no score then
+
+    @property
+    def ended(self) -> bool:
+        """Whether the present round is over for it."""
+        return self.score is not None or bool(self.failed)
+
+    @property
+    def rank(self) -> float:
+        """The score, which ranks the members; one that failed comes last."""
+        return -math.inf if self.score is None else self.score
 
 
 @dataclass(frozen=True)
@@ -67,7 +81,7 @@ class Population:
     @property
     def best(self) -> Member:
         """The member with the highest score, the first of equals."""
-        return max(self.members, key=lambda member: -math.inf if member.score is None else member.score)
+        return max(self.members, key=lambda member: member.rank)
 
 
 @dataclass(frozen=True)
@@ -111,15 +125,20 @@ def tune_population(
         while not interrupted.is_set():
             population = finish_copying(population, files, plan, base)
             population = train_round(population, plan, files, interrupted, trained)
-            if any(member.score is None for member in population.members):
+            if not all(member.ended for member in population.members):
                 break
+            if all(member.failed for member in population.members):
+                first = population.members[0].failed
+                raise CoterieError(f"all {len(population.members)} members failed; the first one: {first}")
             progress(population)
             if population.round + 1 == plan.rounds:
                 write_best(population, files)
                 break
             population = exploit_and_explore(population, space, base.seed)
             save(population, plan, base, files, space)
-        done = population.round + 1 == plan.rounds and all(m.held_out is not None for m in population.members)
+        done = population.round + 1 == plan.rounds and all(
+            member.held_out is not None or member.failed for member in population.members
+        )
     return PopulationResult(plan, files, space, population, interrupted=not done)
 
 
@@ -163,13 +182,15 @@ def end_of(round_: int, plan: Plan, iterations: int) -> int:
 def train_round(
     population: Population, plan: Plan, files: Files, interrupted: Interruption, trained: Trained = lambda member: None
 ) -> Population:
-    """Train every member to the end of the round; members that were interrupted have no score."""
-    waiting = [member for member in population.members if member.score is None]
+    """Train every member to the end of the round; members that were interrupted have not ended it."""
+    waiting = [member for member in population.members if not member.ended]
     tasks = [(plan, files, member, population.round) for member in waiting]
     ended = {member.number: member for member in population.members}
     for index, result in advance_all(tasks, plan.jobs, interrupted):
         if result is not None:
             ended[waiting[index].number] = result
+            if result.failed:
+                log.warning("member %d failed in round %d: %s", result.number, population.round + 1, result.failed)
             trained(result)
     return dataclasses.replace(population, members=[ended[number] for number in sorted(ended)])
 
@@ -186,7 +207,10 @@ def advance_all(tasks: list[tuple[Any, ...]], jobs: int, interrupted: Interrupti
 
 
 def advance(plan: Plan, files: Files, member: Member, round_: int) -> Member | None:
-    """Train one member to the end of a round; None when a signal came first."""
+    """Train one member to the end of a round; None when a signal came first.
+
+    A training that cannot go on, such as one whose learning rate has grown too large, fails this member alone.
+    """
     settings = member_config(plan, member)
     end = end_of(round_, plan, settings.train.iterations) * settings.train.iteration_steps
     path = files.trial(member.number)
@@ -206,6 +230,8 @@ def advance(plan: Plan, files: Files, member: Member, round_: int) -> Member | N
             result = loop.train(settings, run, state, quiet=True, watch=watch)
         except Interrupted:  # before its first checkpoint
             return None
+        except CoterieError as error:
+            return dataclasses.replace(member, failed=str(error))
         if not mark.is_file() or (last and not result["finished"]):
             return None
     held_out = held_out_score(run.summary() or {}, settings) if last else None
@@ -221,16 +247,19 @@ def member_config(plan: Plan, member: Member) -> Config:
 
 
 def exploit_and_explore(population: Population, space: dict[str, Range], seed: int) -> Population:
-    """The next round: the worst quarter takes over from the best quarter and changes what it took."""
-    ranked = sorted(population.members, key=lambda member: (member.score, -member.number))
+    """The next round: the worst quarter takes over from the best quarter and changes what it took.
+
+    So does every member that failed; nobody takes over from one that did.
+    """
+    ranked = sorted(population.members, key=lambda member: (member.rank, -member.number))
     count = max(len(ranked) // SHARE, 1)
-    best, members = ranked[-count:], []
-    losers = {member.number for member in ranked[:count]}
+    best, members = [member for member in ranked[-count:] if not member.failed], list[Member]()
+    losers = {member.number for place, member in enumerate(ranked) if place < count or member.failed}
     for member in population.members:
         values, parent = member.values, None
         if member.number in losers:
             random = seeding.generator(seed, "pbt", population.round, member.number)
-            chosen = best[int(random.integers(count))]
+            chosen = best[int(random.integers(len(best)))]
             parent, values = chosen.number, {}
             for path, value in chosen.values.items():
                 known = space[path]

@@ -85,7 +85,9 @@ def round_line(population: Population, rounds: int) -> str:
     if not scores:
         return f"{head}: {len(population.members)} members"
     replaced = sum(member.parent is not None for member in population.members)  # by copies, before this round
-    return f"{head}  best {scores[-1]:9.2f}  median {scores[len(scores) // 2]:9.2f}  replaced {replaced}"
+    failed = sum(bool(member.failed) for member in population.members)
+    tail = f"  failed {failed}" if failed else ""
+    return f"{head}  best {scores[-1]:9.2f}  median {scores[len(scores) // 2]:9.2f}  replaced {replaced}{tail}"
 
 
 def population_conclusion(found: PopulationResult) -> list[str]:

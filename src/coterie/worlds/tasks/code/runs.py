@@ -78,7 +78,7 @@ def _run_together(source: str, inputs: tuple[str, ...], seconds: int) -> list[Ra
         "own_processes": True,  # bubblewrap's namespace has no others
     }
     verdict = sandbox.run(
-        DRIVER.read_text(),
+        DRIVER.read_text(encoding="utf-8"),
         json.dumps(work),
         cpu_seconds=seconds * len(inputs) + 1,
         output_bytes=8 * OUTPUT_BYTES * len(inputs),
