@@ -2,8 +2,8 @@
 
 Small models favour some answers whatever the prompt says. Contextual calibration subtracts each choice's score under a
 prompt without content (Zhao et al. 2021, "Calibrate Before Use"); batch calibration subtracts its mean over unlabelled
-prompts (after Zhou et al. 2023, "Batch Calibration", who take the logarithm of the mean probability; the mean of the
-logarithms weighs prompts alike where the model is sure). Both need the same choices in every row.
+prompts (after Zhou et al. 2023, "Batch Calibration", who subtract the logarithm of the mean probability instead). Both
+need the same choices in every row.
 """
 
 from __future__ import annotations
