@@ -19,9 +19,9 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from coterie.config.schema import Config, RaySettings
+from coterie.core.cores import usable_cores
 from coterie.core.types import CoterieError
 from coterie.nn.threads import fixed_threads
-from coterie.training.provenance import usable_cores
 from coterie.training.workers import Answer, Request, ShardService, WorkerError
 
 log = logging.getLogger("coterie")
