@@ -280,7 +280,7 @@ def use_fast_discrete(space: Any) -> None:
     """Give an environment's own action space a cheap `contains`, which many environments call at every step."""
     if type(space) is gymnasium.spaces.Discrete:  # it keeps its type, which some environments ask for
         first = int(space.start)  # comparing NumPy's integers with a choice would take 20 times as long
-        space.contains = functools.partial(_contains, first, first + int(space.n), space)
+        vars(space)["contains"] = functools.partial(_contains, first, first + int(space.n), space)
 
 
 def _contains(start: int, stop: int, space: gymnasium.spaces.Discrete, value: Any) -> bool:
