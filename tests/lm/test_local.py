@@ -8,7 +8,7 @@ import torch
 
 from coterie.lm import Sampling
 from coterie.lm.backends import decoding, scoring
-from coterie.lm.backends.local import Local, has_full_attention
+from coterie.lm.backends.local import Local, has_full_attention, resolve_device
 from coterie.lm.backends.local_settings import LocalSettings
 from coterie.lm.backends.packing import group_by_prefix, pack, shared_prefix_length, split_by_size
 from coterie.lm.interface import Missing, NotRecorded, Rejected
@@ -367,3 +367,9 @@ def test_a_gpu_gives_the_same_numbers(lm):
     assert [s.tokens for s in there.complete(PROMPTS, 2, warm)[1]] == [
         s.tokens for s in lm.complete(PROMPTS, 2, warm)[1]
     ]
+
+
+def test_a_missing_gpu_is_named_by_its_setting(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(Missing, match=r"lm\.local\.device=cuda:1: PyTorch finds no CUDA device"):
+        resolve_device("cuda:1")

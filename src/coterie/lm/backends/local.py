@@ -384,7 +384,7 @@ def resolve_device(name: str) -> torch.device:
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if name.startswith("cuda") and not torch.cuda.is_available():
-        raise Missing(f"device '{name}': PyTorch finds no CUDA device; set cpu or auto")
+        raise Missing(f"lm.local.device={name}: PyTorch finds no CUDA device; set lm.local.device=auto or cpu")
     return torch.device(name)
 
 
