@@ -238,7 +238,7 @@ def test_what_a_model_was_asked_is_counted_and_shown(tmp_path):
     counted += [["cache hits, in the file of answers", "5"], ["seconds", "2"]]
     assert cells(text)[1:7] == counted
     assert "<th>team/advice" in text
-    assert ["team", "decisions with advice", "25.0%"] in cells(text)
+    assert ["team", "share of decisions with advice", "25.0%"] in cells(text)
     assert ["team", "actions vetoed", "7"] in cells(text)
     assert "Which &lt;way&gt;?\n→ north" in text
     assert "Left or right?\n→ left 73%, right 27%" in text
@@ -258,7 +258,7 @@ def test_counts_of_a_model_are_totals_over_all_iterations_and_runs(tmp_path):
     assert ["questions", "225"] in rows
     assert ["team", "actions vetoed", "15"] in rows  # of five iterations
     assert ["team", "decisions with advice", "225"] in rows
-    assert ["team", "decisions with advice", "50.0%"] in rows
+    assert ["team", "share of decisions with advice", "50.0%"] in rows
 
 
 def test_what_all_samples_begin_with_is_shown_once():
