@@ -308,6 +308,19 @@ def test_a_browser_gets_the_same_lines_bands_and_references():
     assert faint["opacity"] < solid["opacity"]
 
 
+@pytest.mark.parametrize(("points", "marked"), [(1, True), (3, True), (4, False)])
+def test_few_evaluations_are_dots_on_their_line(points, marked):
+    from matplotlib.figure import Figure
+
+    line = np.arange(float(points))
+    one = Series("a", "#000000", line, Estimate(line, None, None))
+    (trace,) = interactive.to_dict(Chart("t", "x", "y", (one,)))["data"]
+    assert trace["mode"] == ("lines+markers" if marked else "lines")
+    axes = Figure().add_subplot()
+    figures.draw_series(axes, one)
+    assert (axes.lines[0].get_marker() == "o") is marked
+
+
 def test_a_chart_is_drawn_again_from_its_numbers():
     made = chart([False, True], references=(Reference("random", 4.0), Reference("solved", 5.0, True)), share=True)
     again = figures.chart_from_dict(json.loads(json.dumps(figures.chart_to_dict(made))))
