@@ -91,6 +91,14 @@ def test_sentences_on_a_terminal_break_between_words(monkeypatch, capsys):
 
 
 @pytest.mark.slow
+@pytest.mark.slow
+def test_training_counts_the_steps_of_whole_iterations(coterie_, tmp_path):
+    words = ["train.num_envs=4", "train.rollout_steps=8", "train.total_steps=40", "train.evaluate_episodes=2"]
+    _, _, err = coterie_("train", "gridworld-cooperative", *words, "--out", tmp_path / "run")
+    assert "64 of 64 steps" in err
+    assert "of 40 steps" not in err
+
+
 def test_match_counts_pairings(coterie_, tmp_path, monkeypatch, bars):
     monkeypatch.setattr(progress, "EVERY", 0)
     path = written(tmp_path / "duel.yaml", DUEL)

@@ -238,7 +238,7 @@ def test_what_a_model_was_asked_is_counted_and_shown(tmp_path):
     counted += [["cache hits, in the file of answers", "5"], ["seconds", "2"]]
     assert cells(text)[1:7] == counted
     assert "<th>team/advice" in text
-    assert ["team", "decisions with advice", "25.0%"] in cells(text)
+    assert ["team", "share of decisions with advice", "25.0%"] in cells(text)
     assert ["team", "actions vetoed", "7"] in cells(text)
     assert "Which &lt;way&gt;?\n→ north" in text
     assert "Left or right?\n→ left 73%, right 27%" in text
@@ -258,7 +258,7 @@ def test_counts_of_a_model_are_totals_over_all_iterations_and_runs(tmp_path):
     assert ["questions", "225"] in rows
     assert ["team", "actions vetoed", "15"] in rows  # of five iterations
     assert ["team", "decisions with advice", "225"] in rows
-    assert ["team", "decisions with advice", "50.0%"] in rows
+    assert ["team", "share of decisions with advice", "50.0%"] in rows
 
 
 def test_what_all_samples_begin_with_is_shown_once():
@@ -306,6 +306,19 @@ def test_a_browser_gets_the_same_lines_bands_and_references():
     assert made["layout"]["yaxis"]["range"] == [-0.03, 1.03]
     solid, faint = made["data"][2], made["data"][5]
     assert faint["opacity"] < solid["opacity"]
+
+
+@pytest.mark.parametrize(("points", "marked"), [(1, True), (3, True), (4, False)])
+def test_few_evaluations_are_dots_on_their_line(points, marked):
+    from matplotlib.figure import Figure
+
+    line = np.arange(float(points))
+    one = Series("a", "#000000", line, Estimate(line, None, None))
+    (trace,) = interactive.to_dict(Chart("t", "x", "y", (one,)))["data"]
+    assert trace["mode"] == ("lines+markers" if marked else "lines")
+    axes = Figure().add_subplot()
+    figures.draw_series(axes, one)
+    assert (axes.lines[0].get_marker() == "o") is marked
 
 
 def test_a_chart_is_drawn_again_from_its_numbers():

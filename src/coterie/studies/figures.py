@@ -31,6 +31,7 @@ DASHES: tuple[Any, ...] = ("-", "--", "-.", (0, (3, 1, 1, 1, 1, 1)))  # of lines
 REFERENCE_DASHES: tuple[Any, ...] = (":", "-.", (0, (3, 1, 1, 1, 1, 1)), (0, (6, 2)))  # of reference scores
 FAINT = 0.4  # opacity of what training recorded, next to evaluations
 BAND = 0.16  # opacity of an interval
+MARKED = 3  # points of a line up to which each has a dot: what lies between them was not measured
 MANY = 4  # lines of one panel from which on bands would hide each other
 HEAT = "cividis"  # of matrices: monotone in lightness, the same for colour-blind people
 DPI = 110
@@ -129,7 +130,7 @@ def annotate_panel(axes: Any, text: str) -> None:
 
 def draw_series(axes: Any, one: Series, band: bool = True, staircase: bool = False) -> None:
     """Draw a line with the band of its interval; a staircase holds each value up to the next point."""
-    dot = "o" if len(one.x) == 1 else None  # a line of one point is invisible
+    dot = "o" if len(one.x) <= (1 if staircase else MARKED) else None
     axes.plot(
         one.x,
         one.estimate.value,

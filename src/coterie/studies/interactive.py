@@ -158,9 +158,10 @@ def _traces(one: Series, chart: Chart) -> Iterator[dict[str, Any]]:
     dashes = PLOTLY_DASHES[one.dash % len(PLOTLY_DASHES)]
     line = {"color": one.colour, "width": 1.2 if one.faint else 2.2, "dash": dashes}
     opacity = figures.FAINT + 0.1 if one.faint else 1
-    mode = "markers" if len(kept) == 1 else "lines"
     values = _numbers(one.estimate.value[kept])
-    found = shape | {"y": values, "name": one.label, "line": line, "opacity": opacity, "mode": mode}
+    found = shape | {"y": values, "name": one.label, "line": line, "opacity": opacity}
+    if len(kept) <= figures.MARKED:
+        found |= {"mode": "lines+markers", "marker": {"size": 6}}
     yield found | ({"showlegend": False} if shared and one.faint else {})
 
 

@@ -417,7 +417,8 @@ def train_until_end(
             warn_undrawable(config.world)
         first = 0 if state is None else training.env_steps + 1
         recorder = Recorder(run, config.train, first, leaves(to_dict(config)))
-        training.progress = progress = Progress(config.train.total_steps, training.env_steps, quiet)
+        whole = config.train.iterations * config.train.iteration_steps  # total_steps may end within an iteration
+        training.progress = progress = Progress(whole, training.env_steps, quiet)
         try:
             return loop(training, config.train.iterations, recorder, progress, interrupted, watch)
         finally:

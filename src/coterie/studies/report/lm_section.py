@@ -36,7 +36,7 @@ COUNTED = {  # metric below lm/ -> what it counts
     "seconds": "seconds",
 }
 SHARES = {  # other metrics of roles and policies -> what they mean, in percent, the mean of all runs
-    "advice/share": "decisions with advice",
+    "advice/share": "share of decisions with advice",
     "advice/agreement": "advice that the policy followed",
     "advice/abstentions": "questions without advice",
     "advice/optimal": "advice that was optimal",
