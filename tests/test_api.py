@@ -1,6 +1,7 @@
 """The Python interface: dicts as experiments, sweeps, matches, comparisons and reports, results as pandas."""
 
 import multiprocessing
+import re
 import sys
 from pathlib import Path
 
@@ -128,6 +129,20 @@ def test_match_and_pandas():
         coterie.match(["random"], board, episodes=1)
     with pytest.raises(CoterieError, match="neither a run nor a policy"):
         coterie.match(["rnadom"], board)
+
+
+def test_a_single_path_is_not_read_letter_by_letter(tmp_path):
+    for call in (coterie.match, coterie.compare):
+        for one in ("runs/a", tmp_path):
+            with pytest.raises(CoterieError, match=re.escape(f"'{one}' ")):
+                call(one)
+
+
+@pytest.mark.parametrize("given", [["seed=1", 3], 5, [None]])
+def test_overrides_that_are_no_texts_are_refused(given, tmp_path):
+    for call in (coterie.train, coterie.sweep):
+        with pytest.raises(ConfigError, match=r"overrides: expected texts such as 'seed=1', or a dict, got "):
+            call("gridworld-race", given, tmp_path / "a")
 
 
 def test_without_pandas_the_cure_is_named(monkeypatch):

@@ -115,7 +115,10 @@ def load(path: str | Path, checkpoint: str = "best", overrides: Overrides = None
 def _words(overrides: Overrides, swept: bool = False) -> list[str]:
     """Overrides as on the command line; `swept`: a list in a dict holds several values."""
     if not isinstance(overrides, Mapping):
-        return [overrides] if isinstance(overrides, str) else overrides or []
+        given: Any = [overrides] if isinstance(overrides, str) else overrides or []
+        if not isinstance(given, list | tuple) or not all(isinstance(word, str) for word in given):
+            raise ConfigError(f"overrides: expected texts such as 'seed=1', or a dict, got {overrides!r}")
+        return list(given)
 
     words = []
     for key, value in overrides.items():
@@ -179,7 +182,7 @@ class MatchResult:
 
 
 def match(
-    players: Sequence[RunLike],
+    players: RunLike | Sequence[RunLike],
     world: Experiment | None = None,
     episodes: int = 100,
     seed: int = 0,
@@ -192,7 +195,7 @@ def match(
     """
     if episodes < 2:
         raise ConfigError(f"episodes must be at least 2, got {episodes}")
-    opened = matches.open_players([_path(player) for player in players], checkpoint)
+    opened = matches.open_players(_paths(players), checkpoint)
     table = matches.choose_table(opened, world)
     return MatchResult(opened, matches.cross_play(opened, table, episodes, seed, not stochastic), episodes, seed)
 
@@ -218,7 +221,7 @@ class ComparisonResult:
 
 
 def compare(
-    runs: Sequence[RunLike],
+    runs: RunLike | Sequence[RunLike],
     threshold: float | None = None,
     score: str = "best",
     group: str | None = None,
@@ -226,16 +229,17 @@ def compare(
     skip_unfinished: bool = False,
 ) -> ComparisonResult:
     """Compare runs, or directories with runs below them, by variant: what `coterie compare` does."""
-    results, skipped = read([_path(run) for run in runs], score, group, skip_unfinished)
+    results, skipped = read(_paths(runs), score, group, skip_unfinished)
     return ComparisonResult(comparing.compare(gather(results, by), threshold), score, list(skipped))
 
 
 def report(runs: RunLike | Sequence[RunLike], out: str | Path | None = None) -> Path:
     """Write an HTML report of one run or several: what `coterie report` does. Returns its path."""
-    many = [runs] if isinstance(runs, (str, Path, Run)) else runs
-    found = [run for _, run in find_runs([_path(run) for run in many])]
+    found = [run for _, run in find_runs(_paths(runs))]
     return reports.write_report(found, Path(out) if out else reports.default_path(found))
 
 
-def _path(run: RunLike) -> str:
-    return str(run.path) if isinstance(run, Run) else str(run)
+def _paths(runs: RunLike | Sequence[RunLike]) -> list[str]:
+    """The paths of runs; a single one may stand without a list."""
+    many = [runs] if isinstance(runs, (str, Path, Run)) else runs
+    return [str(run.path) if isinstance(run, Run) else str(run) for run in many]

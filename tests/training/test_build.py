@@ -99,6 +99,9 @@ def test_a_world_without_a_method_is_refused(tmp_path, monkeypatch):
     ("experiment", "word", "where"),
     [
         ("gridworld-cooperative", "world.grid_size=1000000", "world: a grid of grid_size=1000000 in 1 environments"),
+        ("auction-neutral", "world.num_bidders=999999999999", "world: num_bidders=999999999999 in 1 environments"),
+        ("spread-ippo", "world.num_agents=99999999", "world: num_agents=99999999 in 1 environments needs about"),
+        ("tag-ppo", "world.num_good=99999999", "num_good=99999999 and num_obstacles=2 in 1 environments needs about"),
         ("auction-neutral", "world.bid_levels=1000000000000", "groups.bidders.policy: a layer of"),
         ("spread-qmix", "groups.team.learner.replay.size=999999999999", "groups.team.learner: Unable to allocate"),
         ("plan-path-shared", "groups.team.policy.tiny.layers=1000000000000", "groups.team.policy: a transformer of"),

@@ -17,7 +17,7 @@ import numpy as np
 from coterie.core.splitmix import seed_copies
 from coterie.core.text import TextCodec
 from coterie.core.types import AgentStep, AgentType, Array, Box, Discrete, State, TimeStep
-from coterie.core.validation import at_least, one_of, positive, whole, within
+from coterie.core.validation import at_least, fits_in_memory, one_of, positive, whole, within
 from coterie.core.world import Sign, rebuild
 from coterie.worlds.auction import kernels, render
 from coterie.worlds.auction.best_responses import AuctionModel, Rule
@@ -78,6 +78,11 @@ class Auction:
     def __init__(self, settings: AuctionSettings, num_envs: int) -> None:
         at_least("num_envs", num_envs, 1)
         self.settings, self.num_envs = settings, num_envs
+        fits_in_memory(
+            f"num_bidders={settings.num_bidders} in {num_envs} environments",
+            settings.num_bidders * (150 + 64 * num_envs),  # a bidder's name, then its numbers in each environment
+            "lower world.num_bidders or train.num_envs",
+        )
         bidders, repeated, has_budget = settings.num_bidders, settings.rounds > 1, settings.budget is not None
         width = 1 + repeated * (4 + has_budget)
         self.state_size = bidders + repeated * (3 + bidders * (1 + has_budget))

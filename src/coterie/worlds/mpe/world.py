@@ -17,7 +17,7 @@ from coterie.core.skills import PlanCodec
 from coterie.core.splitmix import seed_copies
 from coterie.core.text import TextCodec
 from coterie.core.types import AgentStep, AgentType, Array, Box, Discrete, State, TimeStep
-from coterie.core.validation import at_least, whole, within
+from coterie.core.validation import at_least, fits_in_memory, whole, within
 from coterie.core.world import Sign, rebuild
 from coterie.worlds.assignments import goal_names
 from coterie.worlds.mpe import kernels, render
@@ -189,6 +189,16 @@ class _ParticleWorld:
         return render.legend(tuple(a for spaces in self.agent_types.values() for a in spaces.agents), self._rules)
 
 
+def _demand_memory(named: str, agents: int, landmarks: int, num_envs: int, settings: str) -> None:
+    """Raise unless the observations, which hold all agents and landmarks, fit into memory."""
+    width = 2 * (agents + landmarks) + 4
+    fits_in_memory(
+        f"{named} in {num_envs} environments",
+        agents * (150 + 8 * num_envs * width),  # two arrays: of the present step, and of the latest episode's last
+        f"lower world.{settings} or train.num_envs",
+    )
+
+
 class Spread(_ParticleWorld):
     """N copies of simple_spread. An episode succeeds if at its end an agent covers the centre of each landmark."""
 
@@ -197,6 +207,7 @@ class Spread(_ParticleWorld):
     def __init__(self, settings: SpreadSettings, num_envs: int) -> None:
         self.settings = settings
         agents = settings.num_agents
+        _demand_memory(f"num_agents={agents}", agents, agents, num_envs, "num_agents")
         rules = kernels.Rules(
             tag=False,
             adversaries=0,
@@ -255,6 +266,9 @@ class Tag(_ParticleWorld):
     def __init__(self, settings: TagSettings, num_envs: int) -> None:
         self.settings = settings
         adversaries, good, obstacles = settings.num_adversaries, settings.num_good, settings.num_obstacles
+        named = f"num_adversaries={adversaries}, num_good={good} and num_obstacles={obstacles}"
+        counts = "num_adversaries, num_good, num_obstacles"
+        _demand_memory(named, adversaries + good, obstacles, num_envs, counts)
         rules = kernels.Rules(
             tag=True,
             adversaries=adversaries,
