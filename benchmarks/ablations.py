@@ -130,12 +130,13 @@ def main() -> None:
         # in that folder, so that the results name runs as the experiments are called
         plain = subprocess.run([*words, *runs], cwd=folder, check=True, capture_output=True, text=True)
         found, head = json.loads(plain.stdout), {"commit": options.commit}
+        command = f"python benchmarks/ablations.py --base {base} --seeds {options.seeds}"
         if options.keep:
             old = json.loads((out / f"ablations-{base}.json").read_text())
             found = merge(found, old, names)
+            command += f" --keep {' '.join(options.keep)}"
             head["kept"] = {name: old.get("kept", {}).get(name, old["commit"]) for name in options.keep}
         whole, *others = found["variants"]
-        command = f"python benchmarks/ablations.py --base {base} --seeds {options.seeds}"
         found = {"command": command, **head, "paired": paired(whole, others)} | found
         (out / f"ablations-{base}.json").write_text(json.dumps(found) + "\n")
         (out / f"ablations-{base}.png").write_bytes(draw(found))
