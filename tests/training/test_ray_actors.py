@@ -1,15 +1,18 @@
 """Workers as Ray actors: the same numbers on several nodes, and failures that have a name."""
 
+import pickle
 import signal
 import sys
 import time
 
 import numpy as np
 import pytest
+import torch
 
 import coterie
 from coterie.config import schema
 from coterie.core.types import CoterieError
+from coterie.nn.threads import fixed_threads
 from coterie.training import build, ray_actors, workers
 from coterie.training.workers import Request, WorkerError
 from helpers.needs import needs
@@ -77,6 +80,16 @@ def test_every_node_plays_and_shares_no_memory(cluster, tmp_path):
 
 class OnlyHere:
     """The module of this class is not on the search path of other processes."""
+
+
+def test_actors_keep_the_number_of_threads_that_the_config_says(tmp_path):
+    loaded = schema.load(str(written(tmp_path / "odd.yaml", ODD)), ["train.threads=2"])
+    with fixed_threads(1):
+        service = ray_actors.PickledService(pickle.dumps((loaded, [0])))
+        for _ in range(2):
+            assert not pickle.loads(service.answer(pickle.dumps(Request("save")))).failed
+            assert torch.get_num_threads() == 2
+        del service  # its limits end before those of this test
 
 
 def test_failures_are_reported_with_the_shards(cluster, tmp_path):

@@ -79,6 +79,7 @@ class PickledService:
     def __init__(self, arguments: bytes) -> None:
         self.arguments = arguments
         self.service: ShardService | None = None
+        self.threads = ExitStack()  # their number is fixed as long as this is held
 
     def answer(self, request: bytes) -> bytes:
         """The pickled answer."""
@@ -91,7 +92,7 @@ class PickledService:
     def make_service(self) -> ShardService:
         """The service; this process keeps the number of threads that it begins with."""
         config, shards = pickle.loads(self.arguments)
-        ExitStack().enter_context(fixed_threads(config.train.threads))
+        self.threads.enter_context(fixed_threads(config.train.threads))
         return ShardService(config, shards)
 
 
