@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import math
 import os
 import re
 import shutil
@@ -94,19 +95,20 @@ def describe(run: Run) -> Listed:
     """The entry of a run in a list; what cannot be read any more does not keep it out of the list."""
     summary, labels = _unless_damaged(run, Run.summary), _unless_damaged(run, read_labels) or Labels()
     state: State = "running" if in_training(run) else "stopped" if summary is None else "finished"
-    experiment, seed, score = "?", 0, None
+    experiment, seed, score, steps = "?", 0, None, max(run.steps(), default=0)
     try:
         config = run.config()
         experiment, seed = config.experiment, config.seed
         learning = [name for name, group in config.groups.items() if group.learner is not None] or list(config.groups)
         if summary is not None:
+            steps = int(summary["env_steps"])
             means = [summary["evaluation"]["groups"][name]["return_mean"] for name in learning]
             score = sum(means) / len(means)
-    except (CoterieError, KeyError, TypeError):  # of another version, or damaged
+    except (CoterieError, KeyError, TypeError, ValueError):  # of another version, or damaged
         pass
-    steps = max(run.steps(), default=0) if summary is None else int(summary.get("env_steps", 0))
+    score = None if score is None or math.isnan(score) else score
     began = starts(run)
-    date = began[0].date if began else ""
+    date = str(began[0].date) if began else ""
     return Listed(str(run.path), experiment, seed, state, steps, score, date, size(run.path), *labels_of(labels))
 
 
