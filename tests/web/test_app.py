@@ -13,7 +13,7 @@ import pytest
 from coterie.training import run_index
 from coterie.training.provenance import locked
 from coterie.training.run import Run
-from coterie.web.serve import said_once
+from coterie.web.serve import listen, said_once
 from helpers.needs import needs
 from helpers.processes import Command
 from helpers.run import train
@@ -209,16 +209,23 @@ def test_scripts_are_served(client):
 @pytest.mark.slow
 def test_the_command_serves_until_it_is_stopped(folder):
     command = Command("live", folder, "--port", "0", session=True)
-    while not (lines := command.out.splitlines()):
-        assert command.poll() is None
-        threading.Event().wait(0.1)
-    address = lines[0].partition(" at ")[2].split()[0]
-    with urllib.request.urlopen(f"{address}api/runs") as answer:
-        assert json.load(answer)[0]["name"] == "sweep/first run"
-    command.send_signal(2)
+    try:
+        while not (lines := command.out.splitlines()):
+            assert command.poll() is None
+            threading.Event().wait(0.1)
+        address = lines[0].partition(" at ")[2].split()[0]
+        with urllib.request.urlopen(f"{address}api/runs") as answer:
+            assert json.load(answer)[0]["name"] == "sweep/first run"
+    finally:
+        command.send_signal(2)
     _, said = command.communicate(timeout=20)
     assert command.returncode in (0, 130)
     assert "Traceback" not in said
+
+
+def test_an_address_is_printed_once_it_answers():
+    with contextlib.closing(listen("127.0.0.1", 0)) as made:
+        socket.create_connection(made.getsockname()).close()
 
 
 def test_wrong_options_are_named(folder, coterie_):

@@ -56,11 +56,12 @@ def said_once() -> Iterator[None]:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket at this address, or an error that names the option."""
+    """A socket that listens at this address, or an error that names the option."""
     made = socket.socket(FAMILIES[":" in host])
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         made.bind((host, port))
+        made.listen()  # whoever reads the address may ask at once
     except OSError as error:
         made.close()
         if error.errno == errno.EADDRINUSE:
