@@ -95,16 +95,17 @@ def describe(run: Run) -> Listed:
     """The entry of a run in a list; what cannot be read any more does not keep it out of the list."""
     summary, labels = _unless_damaged(run, Run.summary), _unless_damaged(run, read_labels) or Labels()
     state: State = "running" if in_training(run) else "stopped" if summary is None else "finished"
-    experiment, seed, score, steps = "?", 0, None, max(run.steps(), default=0)
+    played = (summary or {}).get("env_steps")
+    steps = played if isinstance(played, int) else max(run.steps(), default=0)
+    experiment, seed, score = "?", 0, None
     try:
         config = run.config()
         experiment, seed = config.experiment, config.seed
         learning = [name for name, group in config.groups.items() if group.learner is not None] or list(config.groups)
         if summary is not None:
-            steps = int(summary["env_steps"])
             means = [summary["evaluation"]["groups"][name]["return_mean"] for name in learning]
             score = sum(means) / len(means)
-    except (CoterieError, KeyError, TypeError, ValueError):  # of another version, or damaged
+    except (CoterieError, KeyError, TypeError):  # of another version, or damaged
         pass
     score = None if score is None or math.isnan(score) else score
     began = starts(run)
