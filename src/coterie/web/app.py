@@ -153,9 +153,9 @@ def describe_state(run: Run) -> run_index.State:
 def shown_files(run: Run) -> dict[str, str]:
     """The report and the newest video of a run, by what they are."""
     found = {"report": run.path / "report.html"} if (run.path / "report.html").is_file() else {}
-    videos = [path for path in (run.path / "videos").glob("*") if path.suffix in (".gif", ".mp4")]
-    if videos:
-        found["video"] = max(videos, key=lambda path: (path.stat().st_mtime, path.suffix))
+    for gif in run.videos()[-1:]:
+        mp4 = gif.with_suffix(".mp4")
+        found["video"] = mp4 if mp4.is_file() else gif
     return {name: str(path.relative_to(run.path)) for name, path in found.items()}
 
 

@@ -6,7 +6,7 @@ import errno
 import logging
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from coterie.core.types import CoterieError
@@ -34,7 +34,7 @@ def serve(folder: Path, host: str, port: int) -> None:
     settings = uvicorn.Config(
         make_app(folder, host), log_level="warning", access_log=False, timeout_graceful_shutdown=1
     )
-    with said_once():
+    with said_once(), suppress(KeyboardInterrupt):  # Ctrl-C is how it ends
         uvicorn.Server(settings).run(sockets=[listening])
 
 
