@@ -113,6 +113,23 @@ def test_an_actor_that_dies_is_named(cluster, tmp_path):
         play.close()
 
 
+def test_an_answer_that_is_lost_with_its_node_is_named(cluster, tmp_path, monkeypatch):
+    import ray
+
+    play = started(cluster, tmp_path, "train.workers=1")
+
+    def lose(_):
+        raise ray.exceptions.ObjectLostError("a1" * 28, None, "")
+
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(ray, "get", lose)
+            with pytest.raises(WorkerError, match=r"shards \[0\] died \(Failed to retrieve .*\); 'coterie resume'"):
+                play.play(1)
+    finally:
+        play.close()
+
+
 def test_a_local_cluster_ends_with_its_command_which_saves_at_sigterm(tmp_path):
     odd, run = written(tmp_path / "odd.yaml", ODD), tmp_path / "run"
     words = ["train.total_steps=1e7", "train.workers=1", "train.ray.cpus=1", "train.evaluate_every=1000"]

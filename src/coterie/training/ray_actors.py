@@ -59,7 +59,7 @@ class RayActors:
         for worker, answer in enumerate(waiting):
             try:
                 answers.append(pickle.loads(self.ray.get(answer)))
-            except self.ray.exceptions.RayActorError as error:
+            except self.ray.exceptions.RayError as error:  # it died, or its machine did with the answer
                 raise WorkerError(
                     f"the Ray actor playing shards {self.assigned[worker]} died ({reason(error)}); "
                     "'coterie resume' continues from the last checkpoint"
