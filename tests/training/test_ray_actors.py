@@ -1,7 +1,9 @@
 """Workers as Ray actors: the same numbers on several nodes, and failures that have a name."""
 
+import contextlib
 import pickle
 import signal
+import socket
 import sys
 import time
 
@@ -222,6 +224,20 @@ def test_an_address_without_a_cluster_is_named(monkeypatch):
         CoterieError, match=r"train\.ray\.address: no Ray cluster answers at 'auto'; start one with 'ray"
     ):
         ray_actors.connect(schema.RaySettings(address="auto"), 1)
+
+
+def test_an_address_where_nobody_listens_is_refused_at_once(monkeypatch):
+    import ray
+
+    asked = []
+    monkeypatch.setattr(ray, "init", lambda address, **_: asked.append(address))  # Ray itself would try for minutes
+    with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as taken:
+        there = f"127.0.0.1:{taken.getsockname()[1]}"
+        ray_actors.connect(schema.RaySettings(address=there), 1)
+    for address in (there, "127.0.0.1:70000"):
+        with pytest.raises(CoterieError, match=rf"train\.ray\.address: no Ray cluster answers at '{address}'; start"):
+            ray_actors.connect(schema.RaySettings(address=address), 1)
+    assert asked == [there]
 
 
 def test_reasons_are_one_sentence():

@@ -11,6 +11,7 @@ import math
 import os
 import pickle
 import signal
+import socket
 import sys
 import threading
 import traceback
@@ -26,6 +27,7 @@ from coterie.training.workers import Answer, Request, ShardService, WorkerError
 
 log = logging.getLogger("coterie")
 PATIENCE = 30.0  # seconds that actors may take to start without a word
+LISTENING = 10.0  # seconds within which a cluster accepts a connection
 
 
 class RayActors:
@@ -113,6 +115,7 @@ def connect(settings: RaySettings, workers: int) -> tuple[Any, bool]:
             cores = max(usable_cores(), math.ceil(workers * settings.cpus))  # more workers than cores take turns
             options |= {"num_cpus": cores, "include_dashboard": False}
         try:
+            demand_listener(settings.address)
             with search_path_in_environment():
                 ray.init(address=settings.address, **options)
         except ConnectionError:
@@ -121,6 +124,17 @@ def connect(settings: RaySettings, workers: int) -> tuple[Any, bool]:
         except (ValueError, RuntimeError) as error:  # an address of another form, another version of Ray
             raise CoterieError(f"train.ray.address: '{settings.address}' cannot be used: {error}") from None
     return ray, True
+
+
+def demand_listener(address: str) -> None:
+    """Raise `ConnectionError` if nobody listens at HOST:PORT: Ray would try for many minutes."""
+    host, _, port = address.rpartition(":")
+    if not host or "/" in host or not port.isdigit():
+        return  # local, auto, or another form that Ray itself judges
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), LISTENING).close()
+    except (OSError, OverflowError) as error:
+        raise ConnectionError(str(error)) from None
 
 
 @contextmanager
