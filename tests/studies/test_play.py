@@ -84,6 +84,11 @@ def test_episodes_are_counted_and_their_mean_is_printed(answers, coterie_):
     assert set(found["episodes"][0]["returns"]) == {"agent_0", "agent_1"}
 
 
+def test_one_step_is_singular(answers, coterie_):
+    answers[0].append("forward")
+    assert coterie_("play", "doorkey5", "world.max_episode_steps=1")[1].endswith("no success after 1 step: you 0.0\n")
+
+
 def test_an_agent_alone_needs_nobody_else(answers, coterie_):
     answers[0].extend(["forward"] * 3)
     code, out, err = coterie_("play", "doorkey5", "world.max_episode_steps=3")

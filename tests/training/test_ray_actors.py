@@ -1,15 +1,20 @@
 """Workers as Ray actors: the same numbers on several nodes, and failures that have a name."""
 
+import contextlib
+import pickle
 import signal
+import socket
 import sys
 import time
 
 import numpy as np
 import pytest
+import torch
 
 import coterie
 from coterie.config import schema
 from coterie.core.types import CoterieError
+from coterie.nn.threads import fixed_threads
 from coterie.training import build, ray_actors, workers
 from coterie.training.workers import Request, WorkerError
 from helpers.needs import needs
@@ -79,6 +84,16 @@ class OnlyHere:
     """The module of this class is not on the search path of other processes."""
 
 
+def test_actors_keep_the_number_of_threads_that_the_config_says(tmp_path):
+    loaded = schema.load(str(written(tmp_path / "odd.yaml", ODD)), ["train.threads=2"])
+    with fixed_threads(1):
+        service = ray_actors.PickledService(pickle.dumps((loaded, [0])))
+        for _ in range(2):
+            assert not pickle.loads(service.answer(pickle.dumps(Request("save")))).failed
+            assert torch.get_num_threads() == 2
+        del service  # its limits end before those of this test
+
+
 def test_failures_are_reported_with_the_shards(cluster, tmp_path):
     play = started(cluster, tmp_path, "world.trouble=raise", "train.workers=1")
     try:
@@ -96,6 +111,23 @@ def test_an_actor_that_dies_is_named(cluster, tmp_path):
             WorkerError, match=r"the Ray actor playing shards \[0\] died \(Worker .*\); 'coterie resume'"
         ):
             play.play(1)
+    finally:
+        play.close()
+
+
+def test_an_answer_that_is_lost_with_its_node_is_named(cluster, tmp_path, monkeypatch):
+    import ray
+
+    play = started(cluster, tmp_path, "train.workers=1")
+
+    def lose(_):
+        raise ray.exceptions.ObjectLostError("a1" * 28, None, "")
+
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(ray, "get", lose)
+            with pytest.raises(WorkerError, match=r"shards \[0\] died \(Failed to retrieve .*\); 'coterie resume'"):
+                play.play(1)
     finally:
         play.close()
 
@@ -192,6 +224,20 @@ def test_an_address_without_a_cluster_is_named(monkeypatch):
         CoterieError, match=r"train\.ray\.address: no Ray cluster answers at 'auto'; start one with 'ray"
     ):
         ray_actors.connect(schema.RaySettings(address="auto"), 1)
+
+
+def test_an_address_where_nobody_listens_is_refused_at_once(monkeypatch):
+    import ray
+
+    asked = []
+    monkeypatch.setattr(ray, "init", lambda address, **_: asked.append(address))  # Ray itself would try for minutes
+    with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as taken:
+        there = f"127.0.0.1:{taken.getsockname()[1]}"
+        ray_actors.connect(schema.RaySettings(address=there), 1)
+    for address in (there, "127.0.0.1:70000"):
+        with pytest.raises(CoterieError, match=rf"train\.ray\.address: no Ray cluster answers at '{address}'; start"):
+            ray_actors.connect(schema.RaySettings(address=address), 1)
+    assert asked == [there]
 
 
 def test_reasons_are_one_sentence():

@@ -174,7 +174,7 @@ def live(
     folder: Annotated[str, typer.Argument(metavar="DIRECTORY", help="directory with runs below it")] = "runs",
     port: Annotated[int, typer.Option(min=0, max=65535, help="port of the page; 0: any that is free")] = 8000,
     host: Annotated[
-        str, typer.Option(help="address to listen at; others than this machine's need no password")
+        str, typer.Option(help="address to listen at; 0.0.0.0 lets others look, without a password")
     ] = "127.0.0.1",
 ) -> None:
     """Show runs in a browser while they train."""

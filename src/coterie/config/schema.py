@@ -250,7 +250,7 @@ def read(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
     return merge(read(find(str(parent), path.parent), (*seen, path)), layer)
 
 
-@functools.lru_cache(256)
+@functools.lru_cache(2048)
 def _parse(text: str, name: str) -> Any:
     """Parse a file's text, once while it is the same: a report and a sweep read each config many times."""
     file = io.StringIO(text)

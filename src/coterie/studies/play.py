@@ -112,7 +112,7 @@ def describe(seating: Seating, ended: Episode) -> str:
         outcome = "you won after " if own > 0 else "you lost after " if own < 0 else "a draw after "
     else:
         outcome = {None: "", True: "success after ", False: "no success after "}[ended.success]
-    words = f"{outcome}{ended.length} steps: {in_words(seating, ended.returns)}"
+    words = f"{outcome}{ended.length} step{'' if ended.length == 1 else 's'}: {in_words(seating, ended.returns)}"
     return f"\n{ended.scene}\n\n{words}" if ended.scene else words
 
 

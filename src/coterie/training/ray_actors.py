@@ -11,6 +11,7 @@ import math
 import os
 import pickle
 import signal
+import socket
 import sys
 import threading
 import traceback
@@ -26,6 +27,7 @@ from coterie.training.workers import Answer, Request, ShardService, WorkerError
 
 log = logging.getLogger("coterie")
 PATIENCE = 30.0  # seconds that actors may take to start without a word
+LISTENING = 10.0  # seconds within which a cluster accepts a connection
 
 
 class RayActors:
@@ -59,7 +61,7 @@ class RayActors:
         for worker, answer in enumerate(waiting):
             try:
                 answers.append(pickle.loads(self.ray.get(answer)))
-            except self.ray.exceptions.RayActorError as error:
+            except self.ray.exceptions.RayError as error:  # it died, or its machine did with the answer
                 raise WorkerError(
                     f"the Ray actor playing shards {self.assigned[worker]} died ({reason(error)}); "
                     "'coterie resume' continues from the last checkpoint"
@@ -79,6 +81,7 @@ class PickledService:
     def __init__(self, arguments: bytes) -> None:
         self.arguments = arguments
         self.service: ShardService | None = None
+        self.threads = ExitStack()  # their number is fixed as long as this is held
 
     def answer(self, request: bytes) -> bytes:
         """The pickled answer."""
@@ -91,7 +94,7 @@ class PickledService:
     def make_service(self) -> ShardService:
         """The service; this process keeps the number of threads that it begins with."""
         config, shards = pickle.loads(self.arguments)
-        ExitStack().enter_context(fixed_threads(config.train.threads))
+        self.threads.enter_context(fixed_threads(config.train.threads))
         return ShardService(config, shards)
 
 
@@ -112,6 +115,7 @@ def connect(settings: RaySettings, workers: int) -> tuple[Any, bool]:
             cores = max(usable_cores(), math.ceil(workers * settings.cpus))  # more workers than cores take turns
             options |= {"num_cpus": cores, "include_dashboard": False}
         try:
+            demand_listener(settings.address)
             with search_path_in_environment():
                 ray.init(address=settings.address, **options)
         except ConnectionError:
@@ -120,6 +124,17 @@ def connect(settings: RaySettings, workers: int) -> tuple[Any, bool]:
         except (ValueError, RuntimeError) as error:  # an address of another form, another version of Ray
             raise CoterieError(f"train.ray.address: '{settings.address}' cannot be used: {error}") from None
     return ray, True
+
+
+def demand_listener(address: str) -> None:
+    """Raise `ConnectionError` if nobody listens at HOST:PORT: Ray would try for many minutes."""
+    host, _, port = address.rpartition(":")
+    if not host or "/" in host or not port.isdigit():
+        return  # local, auto, or another form that Ray itself judges
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), LISTENING).close()
+    except (OSError, OverflowError) as error:
+        raise ConnectionError(str(error)) from None
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import math
 import os
 import re
 import shutil
@@ -94,6 +95,8 @@ def describe(run: Run) -> Listed:
     """The entry of a run in a list; what cannot be read any more does not keep it out of the list."""
     summary, labels = _unless_damaged(run, Run.summary), _unless_damaged(run, read_labels) or Labels()
     state: State = "running" if in_training(run) else "stopped" if summary is None else "finished"
+    played = (summary or {}).get("env_steps")
+    steps = played if isinstance(played, int) else max(run.steps(), default=0)
     experiment, seed, score = "?", 0, None
     try:
         config = run.config()
@@ -104,9 +107,9 @@ def describe(run: Run) -> Listed:
             score = sum(means) / len(means)
     except (CoterieError, KeyError, TypeError):  # of another version, or damaged
         pass
-    steps = max(run.steps(), default=0) if summary is None else int(summary.get("env_steps", 0))
+    score = None if score is None or math.isnan(score) else score
     began = starts(run)
-    date = began[0].date if began else ""
+    date = str(began[0].date) if began else ""
     return Listed(str(run.path), experiment, seed, state, steps, score, date, size(run.path), *labels_of(labels))
 
 

@@ -7,6 +7,7 @@ are those of reports (`studies/report/curves.py`), drawn by plotly.js from the i
 from __future__ import annotations
 
 import dataclasses
+import logging
 from html import escape
 from importlib.resources import files
 from pathlib import Path
@@ -26,6 +27,7 @@ from coterie.training import run_index
 from coterie.training.provenance import in_training
 from coterie.training.run import Run
 
+log = logging.getLogger("coterie")
 SHOWN = (".html", ".png", ".gif", ".mp4")  # files of a run that a page may link to
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]", "::1")
 STYLE = """
@@ -52,7 +54,7 @@ def make_app(folder: Path, host: str = "127.0.0.1") -> Starlette:
             Route("/live.js", script),
         ],
         middleware=guard,
-        exception_handlers={CoterieError: refuse},
+        exception_handlers={CoterieError: refuse, OSError: refuse, HTTPException: refuse},
     )
 
 
@@ -64,10 +66,15 @@ class Pages:
 
     def run(self, name: str) -> Run:
         """A run by its path below the folder."""
-        path = (self.folder / name).resolve()
-        if not path.is_relative_to(self.folder) or not (path / "config.yaml").is_file():
+        path = self.path(name)
+        if path is None or not (path / "config.yaml").is_file():
             raise HTTPException(404, f"there is no run '{name}' below '{self.folder}'")
         return Run(path)
+
+    def path(self, name: str) -> Path | None:
+        """A path below the folder; None where it leads out of it."""
+        found = None if "\0" in name else (self.folder / name).resolve()
+        return found if found is not None and found.is_relative_to(self.folder) else None
 
     def list_page(self, request: Request) -> Response:
         search = (
@@ -85,11 +92,11 @@ class Pages:
             "<div id=scores></div><h2>Curves</h2><div id=charts class=charts></div></div>",
             *settings_section.report_section(run.config()),
         ]
-        return page(name, parts)
+        return page(name or self.folder.name, parts)
 
     def list_runs(self, request: Request) -> Response:
         """Every run in a line, as `coterie runs --json` has it."""
-        found = [run_index.describe(run) for run in run_index.find(self.folder)]
+        found = [one for run in run_index.find(self.folder) if (one := described(run)) is not None]
         rows = [dataclasses.asdict(one) | {"name": str(Path(one.path).relative_to(self.folder))} for one in found]
         return JSONResponse(sorted(rows, key=lambda row: row["date"], reverse=True))
 
@@ -117,11 +124,23 @@ class Pages:
 
     def run_file(self, request: Request) -> Response:
         """A report or a video."""
-        path = (self.folder / request.path_params["name"]).resolve()
-        inside = path.is_relative_to(self.folder) and any((one / "config.yaml").is_file() for one in path.parents)
-        if not inside or path.suffix not in SHOWN or not path.is_file():
+        path = self.path(request.path_params["name"])
+        if path is None or path.suffix not in SHOWN or not path.is_file() or not self.in_run(path):
             raise HTTPException(404, "there is no such report or video")
         return FileResponse(path)
+
+    def in_run(self, file: Path) -> bool:
+        """Whether a file below the folder belongs to a run there."""
+        return any((one / "config.yaml").is_file() for one in file.parents if one.is_relative_to(self.folder))
+
+
+def described(run: Run) -> run_index.Listed | None:
+    """The run's entry in the list; None, with a warning, where its files vanish meanwhile or may not be read."""
+    try:
+        return run_index.describe(run)
+    except OSError as error:
+        log.warning("'%s' is left out: %s", run.path, error)
+        return None
 
 
 def describe_state(run: Run) -> run_index.State:
@@ -134,9 +153,9 @@ def describe_state(run: Run) -> run_index.State:
 def shown_files(run: Run) -> dict[str, str]:
     """The report and the newest video of a run, by what they are."""
     found = {"report": run.path / "report.html"} if (run.path / "report.html").is_file() else {}
-    videos = [path for path in (run.path / "videos").glob("*") if path.suffix in (".gif", ".mp4")]
-    if videos:
-        found["video"] = max(videos, key=lambda path: (path.stat().st_mtime, path.suffix))
+    for gif in run.videos()[-1:]:
+        mp4 = gif.with_suffix(".mp4")
+        found["video"] = mp4 if mp4.is_file() else gif
     return {name: str(path.relative_to(run.path)) for name, path in found.items()}
 
 
@@ -160,5 +179,9 @@ def script(request: Request) -> Response:
 
 
 def refuse(request: Request, error: Exception) -> Response:
-    """A run that cannot be read, in its own words."""
-    return JSONResponse({"error": str(error)}, 422)
+    """What is missing, damaged or not readable: as JSON for the script, as a page for a person."""
+    status, said = (error.status_code, error.detail) if isinstance(error, HTTPException) else (422, str(error))
+    if request.url.path.startswith("/api/"):
+        return JSONResponse({"error": said}, status)
+    parts = ['<nav><a href="/">all runs</a></nav>', f"<p class=error>{escape(said)}</p>"]
+    return HTMLResponse(html.document("Not shown", parts, STYLE), status)

@@ -15,7 +15,7 @@ const inPath = name => name.split("/").map(encodeURIComponent).join("/");
 const count = number => number.toLocaleString("en-US");
 
 async function ask(address) {
-  const answer = await fetch(address);
+  const answer = await fetch(address).catch(() => { throw new Error("no answer from coterie live; is it running?"); });
   const found = await answer.json().catch(() => ({error: answer.statusText}));
   if (found.error) throw new Error(found.error);
   return found;
@@ -74,9 +74,9 @@ function drawHead(name, run) {
   }
   head.replaceChildren(element("span", run.state, {className: `state ${run.state}`}), ` ${words.join(" · ")}`);
   document.querySelector(".bar > div").style.width = `${Math.min(100, 100 * run.steps / run.total_steps)}%`;
-  document.title = `${run.state}: ${name}`;
+  document.title = `${run.state}: ${document.querySelector("h1").textContent}`;
   const links = Object.entries(run.files).map(
-    ([what, file]) => element("a", what, {href: `/file/${inPath(name)}/${inPath(file)}`}));
+    ([what, file]) => element("a", what, {href: `/file/${inPath(name ? `${name}/${file}` : file)}`}));
   byId("links").replaceChildren(...links);
 }
 
@@ -113,7 +113,7 @@ async function keepUpToDate(update) {
     await update();
     byId("error").textContent = "";
   } catch (error) {
-    byId("error").textContent = error instanceof TypeError ? "no answer from coterie live; is it running?" : error.message;
+    byId("error").textContent = error.message;
   }
   setTimeout(() => keepUpToDate(update), Math.max(EVERY, 5 * (Date.now() - began))); // long runs take long to read
 }

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import errno
+import logging
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from coterie.core.types import CoterieError
@@ -31,15 +34,34 @@ def serve(folder: Path, host: str, port: int) -> None:
     settings = uvicorn.Config(
         make_app(folder, host), log_level="warning", access_log=False, timeout_graceful_shutdown=1
     )
-    uvicorn.Server(settings).run(sockets=[listening])
+    with said_once(), suppress(KeyboardInterrupt):  # Ctrl-C is how it ends
+        uvicorn.Server(settings).run(sockets=[listening])
+
+
+@contextmanager
+def said_once() -> Iterator[None]:
+    """Let every warning through once: pages ask for the same files again and again."""
+    log, said = logging.getLogger("coterie"), set[str]()
+
+    def is_new(record: logging.LogRecord) -> bool:
+        known = record.getMessage() in said
+        said.add(record.getMessage())
+        return not known
+
+    log.addFilter(is_new)
+    try:
+        yield
+    finally:
+        log.removeFilter(is_new)
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket at this address, or an error that names the option."""
+    """A socket that listens at this address, or an error that names the option."""
     made = socket.socket(FAMILIES[":" in host])
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         made.bind((host, port))
+        made.listen()  # whoever reads the address may ask at once
     except OSError as error:
         made.close()
         if error.errno == errno.EADDRINUSE:
