@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -88,6 +89,7 @@ def _run(words, folder, given, session, before, environment):
         os.dup2(os.open(folder / name, os.O_WRONLY | os.O_CREAT), number)
     os.dup2(os.open(os.devnull, os.O_RDONLY) if given is None else _pipe(given), 0)
     sys.stdin, sys.stdout, sys.stderr = os.fdopen(0), os.fdopen(1, "w"), os.fdopen(2, "w")
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # blocked where a training started the fork server
     torch.set_num_threads(1)
     sys.argv = ["coterie", *words]
     before()

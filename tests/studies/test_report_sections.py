@@ -394,7 +394,7 @@ def test_long_lines_are_thinned_and_keep_their_ends():
 
 
 def test_without_plotly_a_page_has_the_pictures_alone(monkeypatch):
-    monkeypatch.setattr(interactive, "_library_file", lambda: None)
+    monkeypatch.setattr(interactive, "library_file", lambda: None)
     assert SCRIPTS() == ""
     assert interactive.figure(chart([False]), "<img>") == "<figure class=chart><img></figure>"
 
