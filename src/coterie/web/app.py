@@ -179,7 +179,7 @@ def script(request: Request) -> Response:
 
 
 def refuse(request: Request, error: Exception) -> Response:
-    """What is missing, damaged or not readable: as JSON for the script, as a page for a person."""
+    """An error in its own words: as JSON for the script, as a page for a person."""
     status, said = (error.status_code, error.detail) if isinstance(error, HTTPException) else (422, str(error))
     if request.url.path.startswith("/api/"):
         return JSONResponse({"error": said}, status)
