@@ -4,6 +4,7 @@ import contextlib
 import fcntl
 import json
 import logging
+import os
 import shutil
 import socket
 import threading
@@ -162,6 +163,15 @@ def test_a_run_that_vanishes_meanwhile_is_left_out(client, folder, monkeypatch, 
         run_index.delete(copied)
     gone = client.get("/api/run/vanishing")
     assert (gone.status_code, gone.json()["error"][:28]) == (404, "there is no run 'vanishing' ")
+
+
+def test_a_name_that_no_page_can_show_is_left_out(client, folder, caplog):
+    copied = Run(shutil.copytree(folder / "sweep" / "first run", folder / os.fsdecode(b"r\xe9sum\xe9")))
+    try:
+        assert [row["name"] for row in client.get("/api/runs").json()] == ["sweep/first run"]
+        assert "is left out: 'utf-8' codec can't encode" in caplog.text
+    finally:
+        run_index.delete(copied)
 
 
 def test_a_folder_may_be_a_run_itself(folder):
