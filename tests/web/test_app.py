@@ -1,8 +1,10 @@
 """The live page: what it lists, shows and refuses, without a browser."""
 
 import contextlib
+import fcntl
 import json
 import logging
+import os
 import shutil
 import socket
 import threading
@@ -11,8 +13,8 @@ import urllib.request
 import pytest
 
 from coterie.training import run_index
-from coterie.training.provenance import locked
-from coterie.training.run import Run
+from coterie.training.provenance import in_training, locked
+from coterie.training.run import LOCK, Run
 from coterie.web.serve import listen, said_once
 from helpers.needs import needs
 from helpers.processes import Command
@@ -163,6 +165,15 @@ def test_a_run_that_vanishes_meanwhile_is_left_out(client, folder, monkeypatch, 
     assert (gone.status_code, gone.json()["error"][:28]) == (404, "there is no run 'vanishing' ")
 
 
+def test_a_name_that_no_page_can_show_is_left_out(client, folder, caplog):
+    copied = Run(shutil.copytree(folder / "sweep" / "first run", folder / os.fsdecode(b"r\xe9sum\xe9")))
+    try:
+        assert [row["name"] for row in client.get("/api/runs").json()] == ["sweep/first run"]
+        assert "is left out: 'utf-8' codec can't encode" in caplog.text
+    finally:
+        run_index.delete(copied)
+
+
 def test_a_folder_may_be_a_run_itself(folder):
     from starlette.testclient import TestClient
 
@@ -188,6 +199,17 @@ def test_pages_beside_a_config_above_the_folder_are_not_served(folder):
         assert client.get("/file/secret.html").status_code == 404
     finally:
         shutil.rmtree(inner)
+
+
+def test_a_look_at_a_run_does_not_keep_it_from_training(folder):
+    run = Run.open(folder / "sweep" / "first run")
+    with open(run.path / LOCK) as file:
+        fcntl.flock(file, fcntl.LOCK_SH)  # as `in_training` does for a moment
+        look = threading.Timer(0.05, fcntl.flock, (file, fcntl.LOCK_UN))
+        look.start()
+        with locked(run):
+            assert in_training(run)
+        look.join()
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,8 @@ from coterie.core.cores import usable_cores
 from coterie.core.types import CoterieError
 from coterie.training.run import LOCK, PROVENANCE, STUDY_LOCK, Run, write_text
 
+LOOK = 0.3  # seconds after which a lock is no look of `in_training`, which holds it for a moment
+
 
 @dataclass(frozen=True)
 class Start:
@@ -87,10 +89,16 @@ def _processor() -> str:
 def locked(run: Run) -> Iterator[None]:
     """Hold the run's lock; refuse a run that another process trains. A process that ends, however, releases it."""
     with open(run.path / LOCK, "w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise CoterieError(f"'{run.path}' is being trained by another process; wait for it, or stop it") from None
+        until = time.monotonic() + LOOK
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > until:
+                    said = f"'{run.path}' is being trained by another process; wait for it, or stop it"
+                    raise CoterieError(said) from None
+            time.sleep(0.01)
         yield
 
 

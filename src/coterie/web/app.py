@@ -137,8 +137,9 @@ class Pages:
 def described(run: Run) -> run_index.Listed | None:
     """The run's entry in the list; None, with a warning, where its files vanish meanwhile or may not be read."""
     try:
+        str(run.path).encode()  # JSON is UTF-8; a file system may have other names
         return run_index.describe(run)
-    except OSError as error:
+    except (OSError, UnicodeEncodeError) as error:
         log.warning("'%s' is left out: %s", run.path, error)
         return None
 
@@ -179,7 +180,7 @@ def script(request: Request) -> Response:
 
 
 def refuse(request: Request, error: Exception) -> Response:
-    """What is missing, damaged or not readable: as JSON for the script, as a page for a person."""
+    """An error in its own words: as JSON for the script, as a page for a person."""
     status, said = (error.status_code, error.detail) if isinstance(error, HTTPException) else (422, str(error))
     if request.url.path.startswith("/api/"):
         return JSONResponse({"error": said}, status)
