@@ -136,11 +136,12 @@ class Pages:
 
 def described(run: Run) -> run_index.Listed | None:
     """The run's entry in the list; None, with a warning, where its files vanish meanwhile or may not be read."""
+    path = str(run.path)
     try:
-        str(run.path).encode()  # JSON is UTF-8; a file system may have other names
+        path.encode()  # JSON is UTF-8; a file system may have other names
         return run_index.describe(run)
     except (OSError, UnicodeEncodeError) as error:
-        log.warning("'%s' is left out: %s", run.path, error)
+        log.warning("'%s' is left out: %s", path.encode(errors="backslashreplace").decode(), error)
         return None
 
 
