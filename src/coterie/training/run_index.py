@@ -17,7 +17,7 @@ import stat
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from coterie.config.schema import SeatedRun
 from coterie.core.types import CoterieError
@@ -94,7 +94,7 @@ def find(folder: Path) -> list[Run]:
 def describe(run: Run) -> Listed:
     """The entry of a run in a list; what cannot be read any more does not keep it out of the list."""
     summary, labels = _unless_damaged(run, Run.summary), _unless_damaged(run, read_labels) or Labels()
-    state: State = "running" if in_training(run) else "stopped" if summary is None else "finished"
+    state = state_of(run, summary)
     played = (summary or {}).get("env_steps")
     steps = played if isinstance(played, int) else max(run.steps(), default=0)
     experiment, seed, score = "?", 0, None
@@ -111,6 +111,13 @@ def describe(run: Run) -> Listed:
     began = starts(run)
     date = str(began[0].date) if began else ""
     return Listed(str(run.path), experiment, seed, state, steps, score, date, size(run.path), *labels_of(labels))
+
+
+def state_of(run: Run, summary: dict[str, Any] | None) -> State:
+    """Whether a run with this summary is running, finished or stopped."""
+    if in_training(run):
+        return "running"
+    return "stopped" if summary is None else "finished"
 
 
 def _unless_damaged(run: Run, read: Callable[[Run], Read]) -> Read | None:

@@ -24,7 +24,6 @@ from coterie.core.types import CoterieError
 from coterie.studies import html, interactive
 from coterie.studies.report import curves, scores_section, settings_section
 from coterie.training import run_index
-from coterie.training.provenance import in_training
 from coterie.training.run import Run
 
 log = logging.getLogger("coterie")
@@ -103,7 +102,7 @@ class Pages:
     def run_data(self, request: Request) -> Response:
         """Numbers and charts of a run; its version alone where the page has that one already."""
         run = self.run(request.path_params["name"])
-        state = describe_state(run)
+        state = run_index.state_of(run, run.summary())
         version = f"{state}-{run.metrics_file.stat().st_size if run.metrics_file.exists() else 0}"
         if request.query_params.get("version") == version:
             return JSONResponse({"version": version})
@@ -143,13 +142,6 @@ def described(run: Run) -> run_index.Listed | None:
     except (OSError, UnicodeEncodeError) as error:
         log.warning("'%s' is left out: %s", path.encode(errors="backslashreplace").decode(), error)
         return None
-
-
-def describe_state(run: Run) -> run_index.State:
-    """Whether a run is running, finished or stopped."""
-    if in_training(run):
-        return "running"
-    return "stopped" if run.summary() is None else "finished"
 
 
 def shown_files(run: Run) -> dict[str, str]:
