@@ -22,7 +22,7 @@ from coterie.training import loop, mp4, table
 from coterie.training.run import Run
 from helpers import run as run_cases
 from helpers.processes import run_command
-from helpers.run import DUEL, GRID, ODD, train, written
+from helpers.run import DUEL, GRID, ODD, Odd, train, written
 
 
 @pytest.fixture(scope="module")
@@ -160,7 +160,16 @@ def test_a_sweep_refuses_to_train_twice_the_same(coterie_, tmp_path, word, twice
     assert not (tmp_path / "a").exists()
 
 
-@pytest.mark.parametrize("word", ["seed=0,1,2", "groups.team.learner=ppo,dqn", "world.mode=race,cooperative"])
+@pytest.mark.parametrize(
+    "word",
+    [
+        "seed=0,1,2",
+        "seed=[0,1]",
+        "groups.team.learner=ppo,dqn",
+        "world.mode=race,cooperative",
+        "groups.team.policy.hidden=[64,64],[32]",
+    ],
+)
 def test_a_list_of_values_names_the_option_that_sweeps(coterie_, tmp_path, word):
     code, _, err = coterie_("train", "gridworld-cooperative", word, "--out", tmp_path / "a")
     assert code == 2
@@ -212,13 +221,19 @@ def test_a_full_disk_is_one_sentence_whatever_is_written(coterie_, tmp_path, mon
 
 
 @pytest.mark.slow
-def test_a_failed_start_frees_its_directory_and_leaves_other_files(coterie_, tmp_path):
+def test_a_failed_start_frees_its_directory_and_leaves_other_files(coterie_, tmp_path, monkeypatch):
     odd = written(tmp_path / "odd.yaml", ODD)
     out = tmp_path / "new"
     for trouble in ("name", "nan"):
         words = (f"world.trouble={trouble}", "world.after=0")
         assert coterie_("train", odd, *words, "--out", out, "--quiet")[0] == 1
         assert not out.exists()
+    monkeypatch.setattr(Odd, "save", lambda self: None)
+    code, _, err = coterie_("train", odd, "--out", out, "--quiet")
+    assert (code, out.exists()) == (2, False)
+    assert err.startswith("coterie: world: 'Odd.save' must return the full state")
+    assert err.endswith("NoneType\n")
+    monkeypatch.undo()
     mine = tmp_path / "mine"
     mine.mkdir()
     written(mine / "notes.txt", "mine")

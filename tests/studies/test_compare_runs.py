@@ -122,6 +122,18 @@ def test_runs_are_found_at_any_depth_and_counted_once(sweep):
     assert [one.seeds for one in found.standings] == [4, 4]
 
 
+def test_what_an_earlier_report_wrote_beside_the_runs_is_left_out(sweep):
+    (sweep / "report-figures").mkdir()
+    (sweep / "report.html").write_text("")
+    words = [str(path) for path in sorted(sweep.iterdir())]
+    assert [run.path for _, run in runs.find_runs(words)] == [run.path for _, run in runs.find_runs([str(sweep)])]
+    with pytest.raises(CoterieError, match="hold no run"):
+        runs.find_runs([str(sweep / "report-figures"), str(sweep / "report.html")])
+    (sweep / "other.html").write_text("")  # no report's: it has no pictures
+    with pytest.raises(CoterieError, match=r"other\.html' is not a directory"):
+        runs.find_runs([*words, str(sweep / "other.html")])
+
+
 # Refusals -----------------------------------------------------------------------------------------------
 
 

@@ -319,7 +319,8 @@ def parse_overrides(overrides: list[str] | str) -> dict[str, Any]:
         except UNREADABLE as error:
             key, _, value = word.partition("=")
             shown = repr(value if len(value) <= 60 else f"{value[:60]}…")
-            raise ConfigError(f"{ascii(key)[1:-1]}: cannot read {shown} as YAML: {_reason(error)}") from None
+            cure = _sweep_hint(value) if "],[" in value.replace(" ", "") else ""
+            raise ConfigError(f"{ascii(key)[1:-1]}: cannot read {shown} as YAML: {_reason(error)}{cure}") from None
         layer = _unite(layer, nested, "", word)
     return layer
 
@@ -659,7 +660,8 @@ def _tuple_in(hint: Any) -> Any:
 
 
 def _sweep_hint(value: Any) -> str:
-    listed = isinstance(value, str) and "," in value
+    """What to do with several values of one setting: `1,2`, or a list where the setting takes a single value."""
+    listed = isinstance(value, list) or (isinstance(value, str) and "," in value)
     return "; 'coterie train -m' trains one run for each of several values" if listed else ""
 
 

@@ -88,6 +88,16 @@ def check_methods(world: World) -> None:
             )
 
 
+def check_state(world: World) -> None:
+    """Raise `ValueError` for a world of a user's own whose `save` returns no state."""
+    state = world.save()
+    if not isinstance(state, dict):
+        raise ValueError(
+            f"'{type(world).__name__}.save' must return the full state as a dictionary, which 'load' restores; it "
+            f"returned {type(state).__name__}"
+        )
+
+
 METHODS = {  # of `World`
     "reset": "starts a new episode in every copy",
     "step": "takes the agents' actions",

@@ -28,7 +28,7 @@ from coterie.core.group import (
 )
 from coterie.core.types import CoterieError, UnknownName
 from coterie.core.validation import allocating
-from coterie.core.world import World, check_methods, state_size_of
+from coterie.core.world import World, check_methods, check_state, state_size_of
 from coterie.nn.packing import joined_size
 from coterie.policies.scripted import RandomPolicy, RandomSettings
 from coterie.training.evaluate import evaluation_envs
@@ -461,7 +461,12 @@ def _cure(group_spec: GroupSpec, wanted: type[Any]) -> str:
 def build_runner(config: Config, shard: int, groups: Sequence[Group]) -> Runner:
     """Build the runner of one shard of the config's world."""
     world = build_world(config.world, config.train.num_envs // config.train.shards)
-    return Runner(world, [group.actor for group in groups], config.seed, shard, shards=config.train.shards)
+    runner = Runner(world, [group.actor for group in groups], config.seed, shard, shards=config.train.shards)
+    try:
+        check_state(world)  # now, not at the first checkpoint
+    except ValueError as error:
+        raise ConfigError(f"world: {error}") from None
+    return runner
 
 
 def probe_learners(config: Config, groups: Sequence[Group]) -> None:

@@ -65,6 +65,8 @@ def find_runs(words: Sequence[str]) -> list[tuple[str, Run]]:
     found: dict[Path, tuple[str, Run]] = {}
     for word in words:
         path = Path(word)
+        if _is_of_a_report(path) and len(words) > 1:
+            continue
         if not path.is_dir():
             raise CoterieError(f"'{word}' is not a directory; name runs, or directories with runs below them")
         inside = [path] if (path / "config.yaml").is_file() else [p.parent for p in path.rglob("config.yaml")]
@@ -75,7 +77,15 @@ def find_runs(words: Sequence[str]) -> list[tuple[str, Run]]:
             raise CoterieError(f"'{word}' holds no run: it has no config.yaml in it or below")
         for directory in sorted(inside):
             found.setdefault(directory.resolve(), (word, Run.open(directory)))
+    if not found:
+        raise CoterieError(f"{' and '.join(map(repr, words))} hold no run")
     return list(found.values())
+
+
+def _is_of_a_report(path: Path) -> bool:
+    """Whether an earlier report wrote this: `runs/*` names its page and pictures, too."""
+    page = path.with_name(path.name.removesuffix("-figures") + ".html") if path.is_dir() else path
+    return page.suffix == ".html" and page.is_file() and page.with_name(f"{page.stem}-figures").is_dir()
 
 
 def read(
