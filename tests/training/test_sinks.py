@@ -1,7 +1,9 @@
 """Records and settings reach TensorBoard, Weights & Biases and MLflow; offline they are files below the run."""
 
 import json
+import os
 import re
+import threading
 import time
 
 import pytest
@@ -80,6 +82,25 @@ def test_tensorboard_has_the_settings(tmp_path):
     content = b"".join(file.read_bytes() for file in (run.path / "tensorboard").iterdir())
     assert b"_hparams_/session_start_info" in content
     assert b"groups.team.learner.learning_rate" in content
+
+
+def test_tensorboard_files_are_written_by_the_thread_that_writes_records(tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    threads = threading.active_count()
+    events = sinks.Events(tmp_path, 0, {})
+    assert threading.active_count() == threads
+    events.write({"iteration": 1, "env_steps": 7, "loss": 0.5})
+    events.close()
+    (file,) = tmp_path.iterdir()
+    loaded = EventAccumulator(str(file)).Reload()
+    assert [(one.step, one.value) for one in loaded.Scalars("loss")] == [(7, 0.5)]
+    full = sinks.Events(tmp_path, 7, {})
+    with open("/dev/full", "wb") as disk:
+        os.dup2(disk.fileno(), full.file.fileno())
+    full.write({"iteration": 2, "env_steps": 8, "loss": 0.5})
+    with pytest.raises(OSError, match="No space left on device"):
+        full.flush()
 
 
 @pytest.mark.slow

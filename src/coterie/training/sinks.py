@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import time
 import uuid
 from pathlib import Path
@@ -41,30 +42,37 @@ class Sink(Protocol):
 
 
 class Events:
-    """TensorBoard files: one event per record, and the settings for its HParams tab."""
+    """TensorBoard files: one event per record, and the settings for its HParams tab.
+
+    They are written by this thread: a full disk is then an error of the call that met it.
+    """
 
     title = "TensorBoard files"
 
     def __init__(self, path: Path, first_step: int, settings: dict[str, Any]) -> None:
         try:
-            from tensorboard.compat.proto.event_pb2 import SessionLog
+            from tensorboard.compat.proto.event_pb2 import Event, SessionLog
             from tensorboard.plugins.hparams.summary_v2 import hparams_pb
-            from tensorboard.summary.writer.event_file_writer import EventFileWriter
+            from tensorboard.summary.writer.record_writer import RecordWriter
         except ModuleNotFoundError:
             raise CoterieError("pip install 'coterie[tensorboard]'") from None
-        self.writer = EventFileWriter(str(path))
+        self.event = Event
+        path.mkdir(parents=True, exist_ok=True)
+        now = f"{time.time():017.6f}"  # first in the name: TensorBoard reads files in the order of their names
+        self.file = open(path / f"events.out.tfevents.{now}.{socket.gethostname()}.{os.getpid()}", "xb")  # noqa: SIM115  # until close
+        self.records = RecordWriter(self.file)
+        self.add(0, file_version="brain.Event:2")
         self.add(
             first_step, session_log=SessionLog(status=SessionLog.START)
         )  # events of a killed run after this step are void
         plain = (int, float, str)
         shown = {name: value if isinstance(value, plain) else str(value) for name, value in settings.items()}
         self.add(0, summary=hparams_pb(shown))
+        self.flush()
 
     def add(self, step: int, **contents: Any) -> None:
         """Write one event."""
-        from tensorboard.compat.proto.event_pb2 import Event
-
-        self.writer.add_event(Event(wall_time=time.time(), step=step, **contents))
+        self.records.write(self.event(wall_time=time.time(), step=step, **contents).SerializeToString())
 
     def write(self, record: dict[str, Any]) -> None:
         from tensorboard.compat.proto.summary_pb2 import Summary
@@ -74,10 +82,10 @@ class Events:
         self.add(record["env_steps"], summary=Summary(value=values))
 
     def flush(self) -> None:
-        self.writer.flush()
+        self.file.flush()
 
     def close(self) -> None:
-        self.writer.close()
+        self.file.close()
 
 
 class WandbSink:
