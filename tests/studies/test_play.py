@@ -60,6 +60,25 @@ def test_the_person_has_one_seat_and_the_player_the_others(run):
     assert seated(str(run.path), "world.max_steps=3").world.settings.max_steps == 3
 
 
+def test_a_world_is_a_table_by_its_name(answers, coterie_):
+    assert policies(seated("gridworld", "world.mode=race")) == {"agent_0": "PersonPolicy", "agent_1": "ExpertPolicy"}
+    assert list(policies(seated("tag"))) == ["adversary_0", "adversary_1", "adversary_2", "agent_0"]
+    answers[0].extend(["0", "0"])
+    code, out, _ = coterie_("play", "gymnasium/CartPole-v1", "world.max_episode_steps=2")
+    assert (code, out) == (0, "2 steps: you 2.0\n")
+
+
+def test_a_person_reads_a_card_game_in_its_own_words(answers, coterie_):
+    pytest.importorskip("pyspiel")
+    answers[0].extend(["bet", "Bet"])
+    code, _, err = coterie_("play", "openspiel/kuhn_poker", "--seed", "1")
+    assert (code, err) == (0, "you are player_0; random is player_1\n")
+    explained, head, seen, menu, *_ = answers[1]
+    assert "its key or its name, then Enter" in explained
+    assert (head, menu) == ("\nepisode 1, step 1, player_0", "  0 Pass   1 Bet   q end")
+    assert seen in ("0", "1", "2")  # the own card alone
+
+
 def test_a_game_ends_with_its_last_scene_and_who_has_won(answers, coterie_):
     answers[0].extend(["4", "0", "8"] * 4)
     words = ["tictactoe-alphazero", "--against", "alphabeta:depth=9", "--seat", "player_1"]

@@ -47,6 +47,38 @@ def test_check_world_passes(name, settings):
     check_world(lambda num_envs: world(name, num_envs, **settings), steps=40)
 
 
+@pytest.mark.parametrize("processes", [0, 1])
+def test_a_player_reads_what_it_has_seen_and_no_more(processes):
+    pytest.importorskip("pyspiel")
+    ours = world("leduc_poker", 2, processes=processes)
+    acting = ours.reset(3).agent_types["player"].acting
+    player = f"player_{int(acting[1].argmax())}"
+    words = ours.own_words(player, 1)
+    assert words.seen.startswith(f"[Observer: {player[-1]}][Private: ")
+    assert words.seen.count("Private") == 1
+    assert words.actions == {1: "Call", 2: "Raise"}
+    ours.inner.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "first", "lines"),
+    [
+        ("tic_tac_toe", "...", 3),  # a board, not the list of moves
+        ("hanabi", "Life tokens: 3", 18),  # has no information state
+        ("liars_dice", "", 1),  # has no observation
+        ("battleship", "State of player's ships:", 28),  # the boards, then the moves
+        ("phantom_ttt", "...", 3),
+    ],
+)
+def test_words_of_games_are_boards_where_there_are_some(name, first, lines):
+    pytest.importorskip("pyspiel")
+    ours = world(name)
+    ours.reset(0)
+    seen = ours.own_words("player_0", 0).seen
+    assert seen.splitlines()[0].startswith(first)
+    assert len(seen.splitlines()) == lines
+
+
 def test_a_game_equals_openspiels_own():
     """Movers, legal moves, information states and returns of random episodes."""
     pytest.importorskip("pyspiel")

@@ -69,7 +69,11 @@ def match(
 @app.command()
 def play(
     table: Annotated[
-        str, typer.Argument(metavar="RUN|EXPERIMENT|FILE", help="who plays what: a run, or a table nobody has learned")
+        str,
+        typer.Argument(
+            metavar="RUN|EXPERIMENT|FILE|WORLD",
+            help="who plays what: a run, a table nobody has learned, or a world such as openspiel/leduc_poker",
+        ),
     ],
     overrides: PlayOverrides = None,
     against: Annotated[

@@ -124,6 +124,26 @@ class Oracle(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class OwnWords:
+    """What one agent sees, and its legal actions, as a game's own texts name them."""
+
+    seen: str
+    actions: dict[int, str]
+
+
+@runtime_checkable
+class HasOwnWords(Protocol):
+    """A world whose games have words for a player's position and moves, beside observations that are numbers.
+
+    A person reads them. They tell no more than the agent may know, but cannot be told from the numbers.
+    """
+
+    def own_words(self, agent: str, copy: int) -> OwnWords:
+        """The words for an agent whose turn it is."""
+        ...
+
+
 @runtime_checkable
 class HasTextCodec(Protocol):
     """A world that describes itself in words."""

@@ -22,7 +22,7 @@ import numpy as np
 from coterie.core import ansi
 from coterie.core.game import game_of
 from coterie.core.group import GroupSpec, PlayStopped, Stateless
-from coterie.core.text import HasTextCodec, TextCodec, find_text_codec
+from coterie.core.text import HasOwnWords, HasTextCodec, OwnWords, TextCodec, find_text_codec
 from coterie.core.types import (
     ActionSpace,
     Array,
@@ -74,8 +74,10 @@ class PersonPolicy(Stateless):
     def __init__(self, settings: PersonSettings, group_spec: GroupSpec) -> None:
         self.group_spec, self.space = group_spec, group_spec.spaces.action
         self.codec = own_codec(settings, group_spec)
+        self.tells_words = settings.codec == "auto" and isinstance(group_spec.world, HasOwnWords)
         self.show = settings.show if settings.show != "auto" else self._default_show()
-        if self.show == "words" and self.codec is None and not isinstance(group_spec.spaces.observation, Text):
+        worded = self.codec is not None or self.tells_words or isinstance(group_spec.spaces.observation, Text)
+        if self.show == "words" and not worded:
             raise ValueError("show: this world has no words for what its agents see; set show=picture or show=numbers")
         if self.show == "picture" and not isinstance(group_spec.world, Renderable):
             raise ValueError("show: this world has no picture; set show=numbers")
@@ -89,6 +91,8 @@ class PersonPolicy(Stateless):
         Whether other worlds can be drawn shows when they are: `auto` remains.
         """
         world = self.group_spec.world
+        if self.tells_words:
+            return "words"
         if isinstance(world, Renderable) and game_of(world) is not None:
             return "picture"
         if self.codec is not None or isinstance(self.group_spec.spaces.observation, Text):
@@ -108,8 +112,9 @@ class PersonPolicy(Stateless):
             self._begin_episode()
         action = blank((num_envs, agents, *action_shape(self.space)), action_dtype(self.space))
         for a in asked:
-            self._show(view, a, int(before[0, a, 0]) + 1)
-            action[0, a] = self._ask(None if view.mask is None else view.mask[0, a])
+            words = self._own_words(view, a)
+            self._show(view, a, int(before[0, a, 0]) + 1, words)
+            action[0, a] = self._ask(None if view.mask is None else view.mask[0, a], words)
         return Decision(action, memory=before + view.acting[..., None].astype(np.float32))
 
     # Showing ------------------------------------------------------------------------------------------------
@@ -126,7 +131,7 @@ class PersonPolicy(Stateless):
         """One or two sentences on how to answer."""
         if isinstance(self.space, Discrete):
             _, names, keys = self._choices()
-            if not self._one_key(keys):
+            if self.tells_words or not self._one_key(keys):  # a game's moves and their number change
                 return f"Choose an action: type its key or its name, then Enter. {END} ends."
             arrows = any(find(arrow, range(len(names)), names, keys) is not None for arrow in ARROWS)
             return f"Choose an action: press its key{' or an arrow key' if arrows else ''}. {END} ends."
@@ -135,9 +140,15 @@ class PersonPolicy(Stateless):
         between = ", separated by spaces" if int(np.prod(action_shape(self.space))) > 1 else ""
         return f"Type {self._wanted_numbers()}{between}, then Enter. {END} ends."
 
-    def _show(self, view: View, a: int, step: int) -> None:
+    def _own_words(self, view: View, a: int) -> OwnWords | None:
+        """The game's own words for an agent's position and moves."""
+        if not self.tells_words or not isinstance(view.world, HasOwnWords):
+            return None
+        return view.world.own_words(self.group_spec.agents[a], 0)
+
+    def _show(self, view: View, a: int, step: int, words: OwnWords | None) -> None:
         self.terminal.say(f"\nepisode {self.episode}, step {step}, {self.group_spec.agents[a]}")
-        self.terminal.say(self._seen(view, a))
+        self.terminal.say(words.seen if self.show == "words" and words is not None else self._seen(view, a))
 
     def _seen(self, view: View, a: int) -> str:
         """An agent's observation, for a terminal."""
@@ -157,17 +168,19 @@ class PersonPolicy(Stateless):
 
     # Asking -------------------------------------------------------------------------------------------------
 
-    def _ask(self, mask: Array | None) -> Array | int | str:
+    def _ask(self, mask: Array | None, words: OwnWords | None) -> Array | int | str:
         if isinstance(self.space, Discrete):
-            return self._ask_choice(mask)
+            return self._ask_choice(mask, words)
         if isinstance(self.space, Text):
             return self._ask_text()
         return self._ask_numbers()
 
-    def _choices(self) -> tuple[Array, tuple[str, ...], tuple[str, ...]]:
+    def _choices(self, words: OwnWords | None = None) -> tuple[Array, tuple[str, ...], tuple[str, ...]]:
         """Actions, their names and their keys; the world's no-op action, if its codec offers none, is called `wait`."""
         assert isinstance(self.space, Discrete)
-        if self.codec is None:
+        if words is not None:  # of the legal actions alone
+            action, names = np.array(list(words.actions)), tuple(words.actions.values())
+        elif self.codec is None:
             action, names = np.arange(self.space.n), tuple(f"action {i}" for i in range(self.space.n))
         else:
             action, names = self.codec.actions(np.arange(len(self.codec.choices))), self.codec.choices
@@ -175,8 +188,8 @@ class PersonPolicy(Stateless):
                 action, names = np.append(action, self.codec.idle), (*names, "wait")
         return action, names, keys_of(names)
 
-    def _ask_choice(self, mask: Array | None) -> int:
-        action, names, keys = self._choices()
+    def _ask_choice(self, mask: Array | None, words: OwnWords | None) -> int:
+        action, names, keys = self._choices(words)
         legal = np.ones(len(action), bool) if mask is None else mask[action]
         if not legal.any() and mask is not None:  # only actions that the codec does not name
             action = np.flatnonzero(mask)
@@ -185,7 +198,7 @@ class PersonPolicy(Stateless):
         rows = [i for i in range(len(action)) if legal[i]]
         self.terminal.say(menu([(keys[i], names[i]) for i in rows]))
         while True:
-            word = self._read_key() if self._one_key(keys) else self._read_line()
+            word = self._read_key() if words is None and self._one_key(keys) else self._read_line()
             found = find(word, rows, names, keys)
             if found is not None:
                 if word != names[found]:

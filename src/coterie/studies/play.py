@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from coterie.config import schema
+from coterie.config import registry, schema
+from coterie.core import lookup
 from coterie.core.game import game_of
 from coterie.core.group import Actor
 from coterie.core.types import CoterieError
@@ -47,13 +48,19 @@ class Seating:
 def open_table(
     name: str, overrides: Sequence[str], against: str | None, checkpoint: str
 ) -> tuple[schema.Config, Player | None]:
-    """The table of a run or an experiment, and who has the other seats; None: not said."""
+    """The table of a run, an experiment or a world by its name, and who has the other seats; None: not said."""
     if (Path(name) / "config.yaml").is_file():
         table = load(name, checkpoint, list(overrides))
         config, player = table.config, Player(name, table)
     else:
-        config, player = schema.load(name, list(overrides)), None
+        config, player = schema.load(_world_alone(name) or name, list(overrides)), None
     return config, player if against is None else open_players([against], checkpoint)[0]
+
+
+def _world_alone(name: str) -> dict[str, Any] | None:
+    """The settings of a table at which only its world is known, such as `openspiel/leduc_poker`."""
+    known = lookup.family(registry.WORLDS, name)[0] in registry.WORLDS
+    return {"world": {"name": name}, "groups": {"players": {"agents": "*", "policy": "random"}}} if known else None
 
 
 def take_seat(config: schema.Config, player: Player | None, seat: str | None, show: str) -> Seating:

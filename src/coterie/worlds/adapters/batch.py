@@ -346,6 +346,13 @@ class EnvBatch:
         except (Exception, SystemExit) as error:
             return EnvFailure(copy, "step", f"rendering: {describe_error(error)}")
 
+    def ask(self, copy: int, question: str, *arguments: Any) -> Any:
+        """What one environment's method of this name answers, or an `EnvFailure`."""
+        try:
+            return getattr(self.envs[copy - self.copies.start], question)(*arguments)
+        except (Exception, SystemExit) as error:
+            return EnvFailure(copy, "step", f"{question}: {describe_error(error)}")
+
     def close(self) -> None:
         """Close all environments."""
         for env in self.envs:

@@ -265,15 +265,23 @@ class ExternalWorld:
         """The environment's own picture of one copy as it is now; `final` is ignored."""
         if not self.settings.render:
             raise CoterieError(f"{self.name}: nothing to draw; set world.render to true")
-        worker = next(worker for worker in self._workers if copy in worker.copies)
-        picture = worker.call("frame", copy)
-        if isinstance(picture, EnvFailure):
-            raise ExternalEnvError(f"{self.name}, copy {copy}: {picture.message}")
-        return np.asarray(picture)
+        return np.asarray(self._call_one("frame", copy))
 
     def ansi(self, copy: int, final: bool = False) -> str:
         """The picture for a terminal: two pixels per character."""
         return picture_to_ansi(self.frame(copy))
+
+    def ask(self, copy: int, question: str, *arguments: Any) -> Any:
+        """What a method of one copy's environment answers; the method changes nothing."""
+        return self._call_one("ask", copy, question, *arguments)
+
+    def _call_one(self, method: str, copy: int, *arguments: Any) -> Any:
+        """Call the worker that has this copy."""
+        worker = next(worker for worker in self._workers if copy in worker.copies)
+        answer = worker.call(method, copy, *arguments)
+        if isinstance(answer, EnvFailure):
+            raise ExternalEnvError(f"{self.name}, copy {copy}: {answer.message}")
+        return answer
 
     def close(self) -> None:
         """Close the environments and their processes."""

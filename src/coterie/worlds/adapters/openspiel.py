@@ -17,7 +17,7 @@ from typing import Any, Literal
 import numpy as np
 
 from coterie.core.game import NoGame
-from coterie.core.text import TextCodec
+from coterie.core.text import OwnWords, TextCodec
 from coterie.core.types import AgentType, Array, Box, CoterieError, Discrete, State, TimeStep, UnknownName
 from coterie.worlds.adapters.batch import EnvArrays, EnvSpec
 from coterie.worlds.adapters.external import ExternalSettings, ExternalWorld, WorldWrapper, import_external
@@ -98,6 +98,11 @@ class OpenSpielWorld(WorldWrapper):
     def text_codec(self, agent_type: str) -> TextCodec:
         """Describes observations in words."""
         return ObservationText(self, agent_type)
+
+    def own_words(self, agent: str, copy: int) -> OwnWords:
+        """What a player has seen and may do, in the game's own words."""
+        words: OwnWords = self.inner.ask(copy, "words", self.agent_types[AGENT_TYPE].agents.index(agent))
+        return words
 
 
 def make_openspiel(settings: OpenSpielSettings) -> ExternalOpenSpielEnv:
@@ -214,6 +219,23 @@ class ExternalOpenSpielEnv:
     def success(self) -> bool:
         """OpenSpiel does not define success."""
         return False
+
+    def words(self, player: int) -> OwnWords:
+        """What a player has seen and may do; nothing that the game hides from it.
+
+        A game of perfect information hides nothing, so that its state is shown where it tells no observation.
+        """
+        kind, state = self.game.get_type(), self.state
+        texts = [state.information_state_string(player)] if kind.provides_information_state_string else []
+        if kind.provides_observation_string:
+            texts.append(state.observation_string(player))
+        perfect = kind.information == self.pyspiel.GameType.Information.PERFECT_INFORMATION
+        if perfect:  # an information state is then only the list of moves
+            texts = texts[int(kind.provides_information_state_string) :] or [str(state)]
+        elif len(texts) == 2:  # the observation may be a board, or say less than the information state
+            texts = texts[:1] if texts[1].strip().count("\n") <= texts[0].strip().count("\n") else texts[::-1]
+        names = {action: state.action_to_string(player, action) for action in state.legal_actions(player)}
+        return OwnWords("\n".join(text.strip("\n") for text in texts), names)
 
     def frame(self) -> Array:
         """The state as text, drawn."""
