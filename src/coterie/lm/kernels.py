@@ -1,6 +1,7 @@
 """Parts of a transformer's layers as single GPU kernels with gradients, in Triton; the CPU has plain PyTorch.
 
-Rotations and gates are many small operations in PyTorch, and on a GPU each costs a launch and a trip through memory.
+Rotations, gates and norms are many small operations in PyTorch, and on a GPU each costs a launch and a trip through
+memory.
 """
 # mypy: disable-error-code="no-untyped-def, no-untyped-call"
 # ruff: noqa: ANN202  # Triton's kernels take pointers
@@ -15,6 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 ROWS = 16  # heads' vectors that a program turns
+PROGRAMS = 1056  # that share the rows whose slopes are summed: 8 for each processor of an H200
 
 
 @triton.jit
@@ -128,3 +130,112 @@ def gate(both: Tensor) -> Tensor:
     """silu(first half) · second half of the last dimension."""
     out: Tensor = _Gate.apply(both)
     return out
+
+
+@triton.jit
+def _add_norm(
+    x_ptr, more_ptr, weight_ptr, sum_ptr, out_ptr, width, epsilon, ADD: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64)
+    at = tl.arange(0, BLOCK)
+    inside = at < width
+    x = tl.load(x_ptr + row * width + at, mask=inside, other=0.0).to(tl.float32)
+    if ADD:
+        x += tl.load(more_ptr + row * width + at, mask=inside, other=0.0).to(tl.float32)
+        x = x.to(sum_ptr.dtype.element_ty)  # rounded as plain PyTorch rounds it
+        tl.store(sum_ptr + row * width + at, x, mask=inside)
+        x = x.to(tl.float32)
+    scale = 1.0 / tl.sqrt_rn(tl.sum(x * x, axis=0) / width + epsilon)
+    weight = tl.load(weight_ptr + at, mask=inside, other=0.0).to(tl.float32)
+    tl.store(out_ptr + row * width + at, (x * scale * weight).to(out_ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _norm_slopes(
+    x_ptr, weight_ptr, slope_ptr, more_ptr, out_ptr, parts_ptr, rows, width, epsilon,
+    ADD: tl.constexpr, WEIGHT: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Slopes of the inputs, row by row, and each program's sum of the weight's."""
+    program = tl.program_id(0)
+    at = tl.arange(0, BLOCK)
+    inside = at < width
+    long_width = tl.full((), 0, tl.int64) + width
+    weight = tl.load(weight_ptr + at, mask=inside, other=0.0).to(tl.float32)
+    total = tl.zeros((BLOCK,), tl.float32)
+    for row in range(program, rows, tl.num_programs(0)):
+        cells = row * long_width + at
+        x = tl.load(x_ptr + cells, mask=inside, other=0.0).to(tl.float32)
+        slope = tl.load(slope_ptr + cells, mask=inside, other=0.0).to(tl.float32)
+        scale = 1.0 / tl.sqrt_rn(tl.sum(x * x, axis=0) / width + epsilon)
+        bent = slope * weight
+        out = scale * (bent - x * (scale * scale * tl.sum(x * bent, axis=0) / width))
+        if ADD:
+            out += tl.load(more_ptr + cells, mask=inside, other=0.0).to(tl.float32)
+        tl.store(out_ptr + cells, out.to(out_ptr.dtype.element_ty), mask=inside)
+        if WEIGHT:
+            total += slope * x * scale
+    if WEIGHT:
+        tl.store(parts_ptr + program * width + at, total, mask=inside)
+
+
+def _launch_add_norm(x: Tensor, more: Tensor | None, weight: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
+    width = x.shape[-1]
+    x, more = x.contiguous(), None if more is None else more.contiguous()
+    total, out = x if more is None else torch.empty_like(x), torch.empty_like(x)
+    _add_norm[(x.numel() // width,)](
+        x, x if more is None else more, weight, total, out, width, epsilon,
+        ADD=more is not None, BLOCK=triton.next_power_of_2(width), num_warps=2,
+    )  # fmt: skip
+    return total, out
+
+
+def _launch_norm_slopes(
+    x: Tensor, weight: Tensor, slope: Tensor, more: Tensor | None, epsilon: float, wanted: bool
+) -> tuple[Tensor, Tensor | None]:
+    width, slope = x.shape[-1], slope.contiguous()
+    rows = x.numel() // width
+    programs = min(rows, PROGRAMS)
+    out = torch.empty_like(x)
+    parts = torch.empty((programs if wanted else 1, width), dtype=torch.float32, device=x.device)
+    _norm_slopes[(programs,)](
+        x, weight, slope, slope if more is None else more.contiguous(), out, parts, rows, width, epsilon,
+        ADD=more is not None, WEIGHT=wanted, BLOCK=triton.next_power_of_2(width), num_warps=4,
+    )  # fmt: skip
+    return out, parts.sum(dim=0).to(weight.dtype) if wanted else None
+
+
+class _Norm(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
+        x, out = _launch_add_norm(x, None, weight, epsilon)
+        ctx.save_for_backward(x, weight)
+        ctx.epsilon = epsilon
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor, Tensor | None, None]:
+        x, weight = ctx.saved_tensors
+        return *_launch_norm_slopes(x, weight, slope, None, ctx.epsilon, ctx.needs_input_grad[1]), None
+
+
+class _AddNorm(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, more: Tensor, weight: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
+        total, out = _launch_add_norm(x, more, weight, epsilon)
+        ctx.save_for_backward(total, weight)
+        ctx.epsilon = epsilon
+        return total, out
+
+    @staticmethod
+    def backward(ctx: Any, more: Tensor, slope: Tensor) -> tuple[Tensor, Tensor, Tensor | None, None]:
+        total, weight = ctx.saved_tensors
+        out, own = _launch_norm_slopes(total, weight, slope, more, ctx.epsilon, ctx.needs_input_grad[2])
+        return out, out, own, None
+
+
+def add_norm(x: Tensor, more: Tensor | None, weight: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
+    """Return s = x + more, and s / sqrt(mean(s²) + epsilon) · weight, over the last dimension."""
+    if more is None:
+        return x, _Norm.apply(x, weight, epsilon)
+    total, out = _AddNorm.apply(x, more, weight, epsilon)
+    return total, out

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from coterie.core.types import Array
-from coterie.lm.transformer import LayerCache, Transformer
+from coterie.lm.transformer import LayerCache, Spans, Transformer
 
 PAD = -1  # in arrays of tokens: no token
 ROUND = 8  # rows are multiples of so many tokens, as kernels of attention want them
@@ -149,18 +149,32 @@ def grade(
 ) -> Graded:
     """Log-probabilities of answers `[P, K, L]` (PAD after the end), K to every prompt, which is read once.
 
-    A row holds a prompt and its answers, side by side without gaps; answers do not see each other. Only tokens of
-    answers get logits.
+    A prompt and its answers stand side by side without gaps; answers do not see each other. Only tokens of answers get
+    logits.
     """
     device = network.embedding.device
     layout = Layout.of(prompts, answers)
-    tokens, position, owner, source = (torch.from_numpy(array).to(device) for array in layout)
-    hidden = network(tokens, adapter, position, mask=seen_by(owner)).flatten(0, 1)
+    hidden = (_read_packed if device.type == "cuda" else _read_rows)(network, layout, adapter)
     valid = torch.from_numpy(answers != PAD).to(device)
     targets = torch.from_numpy(answers[answers != PAD].astype(np.int64)).to(device)
-    chosen, spread = token_log_probs(network, hidden[source], targets, temperature or 1.0)
+    chosen, spread = token_log_probs(network, hidden, targets, temperature or 1.0)
     zeros = torch.zeros(valid.shape, device=device)
     return Graded(zeros.masked_scatter(valid, chosen), zeros.masked_scatter(valid, spread), valid)
+
+
+def _read_rows(network: Transformer, layout: Layout, adapter: int | None) -> Tensor:
+    """Hidden states `[M, W]` that predict the answers' tokens, from padded rows: what PyTorch's attention takes."""
+    tokens, position, owner, source = (torch.from_numpy(array).to(network.embedding.device) for array in layout)
+    return network(tokens, adapter, position, mask=seen_by(owner)).flatten(0, 1)[source]
+
+
+def _read_packed(network: Transformer, layout: Layout, adapter: int | None) -> Tensor:
+    """The same from a single row without padding: what our own kernels take."""
+    device = network.embedding.device
+    packed = layout.packed()
+    tokens, position, source = (torch.from_numpy(array).to(device) for array in packed[:3])
+    spans = Spans(*(torch.from_numpy(array.astype(np.int32)).to(device) for array in packed[3:]))
+    return network(tokens[None], adapter, position[None], mask=spans)[0][source]
 
 
 class Layout(NamedTuple):
@@ -193,6 +207,43 @@ class Layout(NamedTuple):
             table[cells] = values
         return cls(tables[0], tables[1], tables[2], source.astype(np.int64))
 
+    def packed(self) -> PackedLayout:
+        """All rows one after the other, without what is no token."""
+        kept = self.owner.reshape(-1) >= 0
+        place = np.cumsum(kept) - 1  # of a cell in the packed row
+        row, owner = np.repeat(np.arange(len(self.owner)), kept.reshape(self.owner.shape).sum(axis=1)), self.owner
+        owner = owner.reshape(-1)[kept]
+        fresh = np.ones(len(owner), bool)  # where a prompt or an answer begins
+        fresh[1:] = (owner[1:] != owner[:-1]) | (row[1:] != row[:-1])
+        starts = np.flatnonzero(fresh)
+        ends = np.append(starts[1:], len(owner))
+        part = np.cumsum(fresh) - 1
+        prompts = np.flatnonzero(owner[starts] == 0)  # each row has one
+        begin, prompt_end = starts[prompts][row], ends[prompts][row]
+        row_end = np.append(starts[prompts][1:], len(owner))[row]
+        prompt = owner == 0
+        return PackedLayout(
+            self.tokens.reshape(-1)[kept],
+            self.position.reshape(-1)[kept],
+            place[self.source],
+            begin,
+            np.where(prompt, begin, prompt_end),
+            starts[part],
+            np.where(prompt, row_end, ends[part]),
+        )
+
+
+class PackedLayout(NamedTuple):
+    """Prompts and their answers in a single row of N tokens; the last four say who sees whom (`Spans`)."""
+
+    tokens: Array  # [N] int64
+    position: Array  # [N] int64
+    source: Array  # [M] int64: for every token of an answer, the place that predicts it
+    begin: Array  # [N] int64
+    prompt_end: Array  # [N] int64
+    own: Array  # [N] int64
+    last: Array  # [N] int64
+
 
 def seen_by(owner: Tensor) -> Tensor:
     """[P, 1, T, T] bool: a token sees the prompt before it and the earlier tokens of its own answer."""
@@ -210,6 +261,10 @@ def token_log_probs(network: Transformer, hidden: Tensor, tokens: Tensor, temper
         return log_probs.gather(1, tokens[:, None])[:, 0], -(log_probs.exp() * log_probs).sum(dim=-1)
 
     at_once = max(1, LOGITS_AT_ONCE // network.shape.vocabulary)
+    if hidden.is_cuda:
+        from coterie.lm import log_prob_kernels  # Triton exists only where a GPU may
+
+        return log_prob_kernels.token_log_probs(hidden, network.output_embedding, tokens, temperature, at_once)
     if len(tokens) <= at_once:
         return part(hidden, tokens)
     parts = [

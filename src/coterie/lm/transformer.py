@@ -15,7 +15,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -92,19 +92,52 @@ class Layer(nn.Module):
         self.gate_up = Projection(shape.width, 2 * shape.hidden)
         self.down = Projection(shape.hidden, shape.width)
 
-    def forward(self, x: Tensor, turn: Rotation, adapter: int | None, cache: Cache | None = None) -> Tensor:
-        rows, length, _ = x.shape
-        shape, size = self.shape, self.shape.head_size
-        heads = self.query_key_value(rms_norm(x, self.attention_norm, shape.epsilon), adapter)
-        heads = heads.view(rows, length, shape.heads + 2 * shape.kv_heads, size).transpose(1, 2)
+    def forward(
+        self, x: Tensor, more: Tensor | None, turn: Rotation, adapter: int | None, cache: Cache | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Return the residual stream and what the feed-forward network adds to it; `more` is added to `x` first."""
+        x, normed = add_norm(x, more, self.attention_norm, self.shape.epsilon)
+        mixed = self._mix(self.query_key_value(normed, adapter), turn, cache)
+        x, normed = add_norm(x, self.output(mixed, adapter), self.feed_norm, self.shape.epsilon)
+        return x, self.down(gate(self.gate_up(normed, adapter)), adapter)
+
+    def _mix(self, heads: Tensor, turn: Rotation, cache: Cache | None) -> Tensor:
+        """Attention over queries, keys and values that stand side by side `[R, L, (heads + 2 kv_heads) · size]`."""
+        rows, length, _ = heads.shape
+        shape = self.shape
+        heads = heads.view(rows, length, shape.heads + 2 * shape.kv_heads, shape.head_size)
+        mask = turn.mask
+        if isinstance(mask, Spans):
+            if heads.is_cuda:
+                from coterie.lm import attention_kernels  # Triton exists only where a GPU may
+
+                mixed = attention_kernels.attend(heads[0], turn.cosine[0, 0], turn.sine[0, 0], mask, shape.heads)
+                return mixed.view(rows, length, -1)
+            mask = mask.mask()
+        heads = heads.transpose(1, 2)
         turned, value = heads.split((shape.heads + shape.kv_heads, shape.kv_heads), dim=1)
         query, key = rotate(turned, turn).split((shape.heads, shape.kv_heads), dim=1)
         if cache is not None:
             key, value = cache.extend(key, value)
-        mixed = attention(query, key, value, turn.mask)
-        x = x + self.output(mixed.transpose(1, 2).reshape(rows, length, -1), adapter)
-        both = self.gate_up(rms_norm(x, self.feed_norm, shape.epsilon), adapter)
-        return x + self.down(gate(both), adapter)
+        return attention(query, key, value, mask).transpose(1, 2).reshape(rows, length, -1)
+
+
+class Spans(NamedTuple):
+    """Who looks at whom in one row that holds prompts, each followed by answers to it, without gaps.
+
+    Token i sees the keys `begin[i] <= j < prompt_end[i]` of its prompt and the keys `own[i] <= j <= i`.
+    """
+
+    begin: Tensor  # [M] int32: where its prompt begins
+    prompt_end: Tensor  # [M] int32: where its prompt ends; for a token of a prompt, where that begins
+    own: Tensor  # [M] int32: where its answer begins; for a token of a prompt, where that begins
+    last: Tensor  # [M] int32: the end of the tokens that see it
+
+    def mask(self) -> Tensor:
+        """The same as a table `[1, 1, M, M]` bool."""
+        at = torch.arange(len(self.begin), device=self.begin.device)
+        prompt = (at >= self.begin[:, None]) & (at < self.prompt_end[:, None])
+        return (prompt | ((at >= self.own[:, None]) & (at <= at[:, None])))[None, None]
 
 
 @dataclass(frozen=True)
@@ -113,7 +146,7 @@ class Rotation:
 
     cosine: Tensor
     sine: Tensor
-    mask: Tensor | None  # [R, 1, L, S] bool; None: every position looks back at all earlier ones
+    mask: Tensor | Spans | None  # [R, 1, L, S] bool; None: every position looks back at all earlier ones
 
 
 class Cache(Protocol):
@@ -218,7 +251,7 @@ class Transformer(nn.Module):
         tokens: Tensor,  # [R, L]
         adapter: int | None = None,
         positions: Tensor | None = None,  # [R, L]; None: 0, 1, …
-        mask: Tensor | None = None,  # [R, 1, L, S] bool
+        mask: Tensor | Spans | None = None,  # [R, 1, L, S] bool; spans: of a single row
         caches: Sequence[Cache] | None = None,
     ) -> Tensor:
         """Return the hidden states `[R, L, width]`; `logits` makes logits of them."""
@@ -228,9 +261,10 @@ class Transformer(nn.Module):
             cosine, sine = (table[positions].unsqueeze(1) for table in (self.cosine, self.sine))  # type: ignore[index]  # buffers
         x = F.embedding(tokens, self.embedding).to(self.compute)
         turn = Rotation(cosine.to(x.dtype), sine.to(x.dtype), mask)
+        more: Tensor | None = None
         for i, layer in enumerate(self.layers):
-            x = layer(x, turn, adapter, None if caches is None else caches[i])
-        return rms_norm(x, self.norm, self.shape.epsilon)
+            x, more = layer(x, more, turn, adapter, None if caches is None else caches[i])
+        return add_norm(x, more, self.norm, self.shape.epsilon)[1]
 
     @property
     def output_embedding(self) -> nn.Parameter:
@@ -247,9 +281,13 @@ class Transformer(nn.Module):
         return [LayerCache(rows, self.shape, size, like) for _ in self.layers]
 
 
-def rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
-    """x / sqrt(mean(x²) + epsilon) · weight."""
-    return F.rms_norm(x, weight.shape, weight.to(x.dtype), epsilon)
+def add_norm(x: Tensor, more: Tensor | None, weight: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
+    """Return s = x + more, and s / sqrt(mean(s²) + epsilon) · weight."""
+    if x.is_cuda:
+        both: tuple[Tensor, Tensor] = _kernels().add_norm(x, more, weight.to(x.dtype), epsilon)
+        return both
+    x = x if more is None else x + more
+    return x, F.rms_norm(x, weight.shape, weight.to(x.dtype), epsilon)
 
 
 def gate(both: Tensor) -> Tensor:

@@ -205,35 +205,40 @@ class Engine:
             mixed: Tensor = self.kernels.attend(heads, layer, buffers, state)
             return mixed
 
-        logits = self._logits(self._layers(x, attend, adapter))
+        logits = self._logits(*self._layers(x, attend, adapter))
         rows = torch.arange(size, dtype=torch.int32, device=self.device)
         self.kernels.draw(logits, rows, state, buffers)
 
-    def _norm(self, x: Tensor, weight: nn.Parameter) -> Tensor:
-        normed: Tensor = self.kernels.rms_norm(x, self.weights.plain[weight], self.network.shape.epsilon)
-        return normed
+    def _norm(self, x: Tensor, more: Tensor | None, weight: nn.Parameter) -> tuple[Tensor, Tensor]:
+        """The sum of both, and its norm."""
+        both: tuple[Tensor, Tensor] = self.kernels.add_norm(
+            x, more, self.weights.plain[weight], self.network.shape.epsilon
+        )
+        return both
 
-    def _logits(self, x: Tensor) -> Tensor:
-        return F.linear(self._norm(x, self.network.norm), self.weights.plain[self.network.output_embedding])
+    def _logits(self, x: Tensor, more: Tensor) -> Tensor:
+        normed = self._norm(x, more, self.network.norm)[1]
+        return F.linear(normed, self.weights.plain[self.network.output_embedding])
 
-    def _layers(self, x: Tensor, attend: Callable[[Tensor, int], Tensor], adapter: Tensor) -> Tensor:
-        """The residual stream `[R, W]` after all layers."""
+    def _layers(self, x: Tensor, attend: Callable[[Tensor, int], Tensor], adapter: Tensor) -> tuple[Tensor, Tensor]:
+        """The residual stream `[R, W]` before the last layer's feed-forward network, and what that adds."""
+        more: Tensor | None = None
         for number, layer in enumerate(self.network.layers):
             assert isinstance(layer, Layer)
-            heads = self._project(layer.query_key_value, self._norm(x, layer.attention_norm), adapter)
-            x = self._project(layer.output, attend(heads, number), adapter, x)
-            both = self._project(layer.gate_up, self._norm(x, layer.feed_norm), adapter)
-            x = self._project(layer.down, self.kernels.gate(both), adapter, x)
-        return x
+            x, normed = self._norm(x, more, layer.attention_norm)
+            mixed = attend(self._project(layer.query_key_value, normed, adapter), number)
+            x, normed = self._norm(x, self._project(layer.output, mixed, adapter), layer.feed_norm)
+            gated = self.kernels.gate(self._project(layer.gate_up, normed, adapter))
+            more = self._project(layer.down, gated, adapter)
+        assert more is not None
+        return x, more
 
-    def _project(self, projection: Projection, x: Tensor, adapter: Tensor, add: Tensor | None = None) -> Tensor:
-        """W x + scale · B A x of each row's adapter, added to `add`."""
-        weight = self.weights.plain[projection.weight]
+    def _project(self, projection: Projection, x: Tensor, adapter: Tensor) -> Tensor:
+        """W x + scale · B A x of each row's adapter."""
+        out = F.linear(x, self.weights.plain[projection.weight])
         if projection in self.weights.ups:
-            wide, up = F.linear(x, weight), self.weights.ups[projection]
-            out: Tensor = self.kernels.adapt(wide, up, adapter[: len(x)], projection.scale, add)
-            return out
-        return F.linear(x, weight) if add is None else torch.addmm(add, x, weight.T)
+            out = self.kernels.adapt(out, self.weights.ups[projection], adapter[: len(x)], projection.scale)
+        return out
 
     # Prompts ------------------------------------------------------------------------------------------
 
@@ -279,9 +284,8 @@ class Engine:
             mixed = attention(query, key, value, None)
             return mixed.transpose(1, 2).reshape(rows * longest, -1)
 
-        x = self._layers(x, attend, adapter).view(rows, longest, -1)
-        ends = torch.tensor(lengths, device=self.device) - 1
-        buffers.prompt_logits[into] = self._logits(x[torch.arange(rows, device=self.device), ends])
+        ends = torch.arange(rows, device=self.device) * longest + torch.tensor(lengths, device=self.device) - 1
+        buffers.prompt_logits[into] = self._logits(*(both[ends] for both in self._layers(x, attend, adapter)))
 
 
 class Schedule:

@@ -10,39 +10,22 @@ float32.
 
 from __future__ import annotations
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from coterie.lm.backends.engine_plain import VOCABULARY_BLOCK, Buffers, Field
+from coterie.lm.kernels import add_norm as add_norm
 from coterie.lm.kernels import gate as gate
 
 POSITIONS_BLOCK = 64  # keys that a program reads at once
-
-
-@triton.jit
-def _rms_norm(x_ptr, weight_ptr, out_ptr, width, epsilon, BLOCK: tl.constexpr):
-    row = tl.program_id(0).to(tl.int64)
-    at = tl.arange(0, BLOCK)
-    inside = at < width
-    x = tl.load(x_ptr + row * width + at, mask=inside, other=0.0).to(tl.float32)
-    scale = 1.0 / tl.sqrt_rn(tl.sum(x * x, axis=0) / width + epsilon)
-    weight = tl.load(weight_ptr + at, mask=inside, other=0.0).to(tl.float32)
-    tl.store(out_ptr + row * width + at, (x * scale * weight).to(out_ptr.dtype.element_ty), mask=inside)
-
-
-def rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
-    """x / sqrt(mean(x²) + epsilon) · weight, `[R, W]`."""
-    out = torch.empty_like(x)
-    _rms_norm[(x.shape[0],)](x, weight, out, x.shape[1], epsilon, BLOCK=triton.next_power_of_2(x.shape[1]))
-    return out
+WARPS, STAGES = 4, 3
 
 
 @triton.jit
 def _adapt(
-    wide_ptr, up_ptr, adapter_ptr, add_ptr, out_ptr, outputs, width, scale,
-    RANK: tl.constexpr, PADDED: tl.constexpr, ADD: tl.constexpr, BLOCK: tl.constexpr,
+    wide_ptr, up_ptr, adapter_ptr, out_ptr, outputs, width, scale,
+    RANK: tl.constexpr, PADDED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
@@ -55,18 +38,16 @@ def _adapt(
         cells = inside[:, None] & (rank < RANK)[None, :]
         up = tl.load(up_ptr + (adapter * outputs + at)[:, None] * RANK + rank[None, :], mask=cells, other=0.0)
         out += scale * tl.sum(up.to(tl.float32) * low.to(tl.float32)[None, :], axis=1)
-    if ADD:
-        out += tl.load(add_ptr + row * outputs + at, mask=inside, other=0.0).to(tl.float32)
     tl.store(out_ptr + row * outputs + at, out.to(out_ptr.dtype.element_ty), mask=inside)
 
 
-def adapt(wide: Tensor, up: Tensor, adapter: Tensor, scale: float, add: Tensor | None) -> Tensor:
-    """W x + scale · B A x of each row's adapter, plus `add`."""
+def adapt(wide: Tensor, up: Tensor, adapter: Tensor, scale: float) -> Tensor:
+    """W x + scale · B A x of each row's adapter."""
     _, outputs, rank = up.shape
     out = wide.new_empty((len(wide), outputs))
     _adapt[(len(wide), triton.cdiv(outputs, 128))](
-        wide, up, adapter, wide if add is None else add, out, outputs, wide.shape[1], scale,
-        RANK=rank, PADDED=triton.next_power_of_2(rank), ADD=add is not None, BLOCK=128, num_warps=2,
+        wide, up, adapter, out, outputs, wide.shape[1], scale,
+        RANK=rank, PADDED=triton.next_power_of_2(rank), BLOCK=128, num_warps=2,
     )  # fmt: skip
     return out
 
@@ -95,12 +76,14 @@ def _attend_to(
     for begin in range(0, length, BLOCK):
         at = begin + tl.arange(0, BLOCK)
         halves = (at < length)[:, None] & (half < SIZE // 2)[None, :]
-        keys = key_base + at[:, None] * SIZE + half[None, :]
-        score = tl.dot(first, tl.trans(tl.load(keys, mask=halves, other=0.0)), input_precision="ieee")
-        score += tl.dot(second, tl.trans(tl.load(keys + SIZE // 2, mask=halves, other=0.0)), input_precision="ieee")
-        score = tl.where((at < length)[None, :], score * scale, float("-inf"))
         cells = (at < length)[:, None] & (wide < SIZE)[None, :]
+        keys = key_base + at[:, None] * SIZE + half[None, :]
+        one = tl.load(keys, mask=halves, other=0.0)
+        other = tl.load(keys + SIZE // 2, mask=halves, other=0.0)
         value = tl.load(value_base + at[:, None] * SIZE + wide[None, :], mask=cells, other=0.0)
+        score = tl.dot(first, tl.trans(one), input_precision="ieee")
+        score += tl.dot(second, tl.trans(other), input_precision="ieee")
+        score = tl.where((at < length)[None, :], score * scale, float("-inf"))
         higher = tl.maximum(most, tl.max(score, axis=1))
         weight = tl.exp(score - higher[:, None])
         shrink = tl.exp(most - higher)
@@ -173,7 +156,8 @@ def attend(heads: Tensor, layer: int, buffers: Buffers, state: Tensor) -> Tensor
         buffers.prompt_key.shape[3], buffers.key.shape[3],
         **fields, HEADS=shape.heads, KV_HEADS=shape.kv_heads, SIZE=shape.head_size,
         HALF=max(16, triton.next_power_of_2(shape.head_size // 2)),
-        PADDED=max(16, triton.next_power_of_2(shape.head_size)), BLOCK=POSITIONS_BLOCK, num_warps=4,
+        PADDED=max(16, triton.next_power_of_2(shape.head_size)), BLOCK=POSITIONS_BLOCK, num_warps=WARPS,
+        num_stages=STAGES,
     )  # fmt: skip
     return out
 

@@ -14,8 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from coterie.lm.transformer import TransformerShape
+from coterie.lm.transformer import add_norm as add_norm
 from coterie.lm.transformer import gate as gate
-from coterie.lm.transformer import rms_norm as rms_norm
 
 VOCABULARY_BLOCK = 4096  # logits that a kernel reads at once
 
@@ -57,16 +57,15 @@ class Buffers:
     tempered: bool = True  # log-probabilities at the sampling temperature; otherwise at temperature 1
 
 
-def adapt(wide: Tensor, up: Tensor, adapter: Tensor, scale: float, add: Tensor | None) -> Tensor:
-    """W x + scale · B A x of each row's adapter, plus `add`.
+def adapt(wide: Tensor, up: Tensor, adapter: Tensor, scale: float) -> Tensor:
+    """W x + scale · B A x of each row's adapter.
 
     `wide` `[R, outputs + adapters · rank]` holds W x and every adapter's A x; `up` `[adapters, outputs, rank]` the B.
     """
     count, outputs, rank = up.shape
     out, low = wide[:, :outputs], wide[:, outputs:].view(len(wide), count, rank)
     own = (adapter[:, None] == torch.arange(count, device=wide.device)[None])[..., None] * low
-    out = out + scale * torch.einsum("bar,aor->bo", own, up)
-    return out if add is None else out + add
+    return out + scale * torch.einsum("bar,aor->bo", own, up)
 
 
 def attend(heads: Tensor, layer: int, buffers: Buffers, state: Tensor) -> Tensor:
