@@ -21,7 +21,7 @@ NEED_MORE = {  # module: the blocked package that it needs
     "worlds.adapters.spaces": "gymnasium",
     "worlds.auction.metrics": "omegaconf",  # needs a trained table
     "worlds.auction.report": "omegaconf",
-    "lm.kernels": "triton",  # comes with PyTorch where there is a GPU
+    **{f"lm.kernels.{name}": "triton" for name in ("attention", "layers", "log_probs")},  # comes with PyTorch for GPUs
     "lm.backends.engine_kernels": "triton",
 }
 BLOCKED = [

@@ -54,12 +54,12 @@ def test_gates(hidden):
 @pytest.mark.parametrize("added", [True, False])
 @pytest.mark.parametrize("width", [16, 100, 576])
 def test_norms(width, added):
-    from coterie.lm import kernels
+    from coterie.lm.kernels import layers
 
     given = [torch.randn(3, 7, width), torch.randn(3, 7, width), torch.rand(width) + 0.5]
     slopes = torch.randn(2, 3, 7, width)
     found = []
-    for work, device in ((add_norm, "cpu"), (kernels.add_norm, DEVICE)):
+    for work, device in ((add_norm, "cpu"), (layers.add_norm, DEVICE)):
         x, more, weight = (value.clone().to(device).requires_grad_() for value in given)
         outs = work(x, more if added else None, weight, 1e-5)
         sum((out * slope.to(device)).sum() for out, slope in zip(outs, slopes, strict=True)).backward()
@@ -94,7 +94,7 @@ def by_hand(heads, cosine, sine, spans, count):
     [(5, 3, 2, 2, 16), (90, 40, 6, 2, 8), (130, 20, 4, 4, 24), (70, 70, 3, 1, 64)],
 )
 def test_attention_over_spans(lengths, answers, heads, kv_heads, size):
-    from coterie.lm import attention_kernels
+    from coterie.lm.kernels.attention import attend
 
     spans, position = some_spans(lengths, answers)
     count = len(position)
@@ -102,7 +102,7 @@ def test_attention_over_spans(lengths, answers, heads, kv_heads, size):
     given = torch.randn(count, heads + 2 * kv_heads, size)
     slope = torch.randn(count, heads, size)
     found = []
-    for work, device in ((by_hand, "cpu"), (attention_kernels.attend, DEVICE)):
+    for work, device in ((by_hand, "cpu"), (attend, DEVICE)):
         x = given.clone().to(device).requires_grad_()
         out = work(x, angles.cos().to(device), angles.sin().to(device), Spans(*(s.to(device) for s in spans)), heads)
         out.backward(slope.to(device))
@@ -115,7 +115,7 @@ def test_attention_over_spans(lengths, answers, heads, kv_heads, size):
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
 @pytest.mark.parametrize("vocabulary", [50, 5000])
 def test_log_probs(vocabulary, temperature):
-    from coterie.lm import log_prob_kernels
+    from coterie.lm.kernels import log_probs
 
     given = [torch.randn(13, 20), torch.randn(vocabulary, 20)]
     tokens, slopes = torch.randint(0, vocabulary, (13,)), torch.randn(2, 13)
@@ -125,7 +125,7 @@ def test_log_probs(vocabulary, temperature):
         return log_probs.gather(1, tokens[:, None])[:, 0], -(log_probs.exp() * log_probs).sum(dim=-1)
 
     found = []
-    for work, device in ((plain, "cpu"), (log_prob_kernels.token_log_probs, DEVICE)):
+    for work, device in ((plain, "cpu"), (log_probs.token_log_probs, DEVICE)):
         hidden, embedding = (value.clone().to(device).requires_grad_() for value in given)
         outs = work(hidden, embedding, tokens.to(device), temperature, 5)
         sum((out * slope.to(device)).sum() for out, slope in zip(outs, slopes, strict=True)).backward()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -19,6 +19,9 @@ from torch.utils.checkpoint import checkpoint
 
 from coterie.core.types import Array
 from coterie.lm.transformer import LayerCache, Spans, Transformer
+
+if TYPE_CHECKING:
+    from coterie.lm.graphed_passes import GraphedPasses
 
 PAD = -1  # in arrays of tokens: no token
 ROUND = 8  # rows are multiples of so many tokens, as kernels of attention want them
@@ -146,20 +149,26 @@ def grade(
     answers: Array,
     temperature: float = 1.0,
     adapter: int | None = None,
+    passes: GraphedPasses | None = None,
 ) -> Graded:
     """Log-probabilities of answers `[P, K, L]` (PAD after the end), K to every prompt, which is read once.
 
     A prompt and its answers stand side by side without gaps; answers do not see each other. Only tokens of answers get
-    logits.
+    logits. `passes` replay those of earlier batches of about this size.
     """
     device = network.embedding.device
     layout = Layout.of(prompts, answers)
-    hidden = (_read_packed if device.type == "cuda" else _read_rows)(network, layout, adapter)
     valid = torch.from_numpy(answers != PAD).to(device)
-    targets = torch.from_numpy(answers[answers != PAD].astype(np.int64)).to(device)
-    chosen, spread = token_log_probs(network, hidden, targets, temperature or 1.0)
+    targets = answers[answers != PAD].astype(np.int64)
+    found = None
+    if passes is not None and torch.is_grad_enabled():
+        found = passes.read(layout.packed(), targets, temperature or 1.0)
+    if found is None:
+        hidden = (_read_packed if device.type == "cuda" else _read_rows)(network, layout, adapter)
+        found = token_log_probs(network, hidden, torch.from_numpy(targets).to(device), temperature or 1.0)
     zeros = torch.zeros(valid.shape, device=device)
-    return Graded(zeros.masked_scatter(valid, chosen), zeros.masked_scatter(valid, spread), valid)
+    log_probs, entropy = (zeros.masked_scatter(valid, one) for one in found)
+    return Graded(log_probs, entropy, valid)
 
 
 def _read_rows(network: Transformer, layout: Layout, adapter: int | None) -> Tensor:
@@ -262,9 +271,9 @@ def token_log_probs(network: Transformer, hidden: Tensor, tokens: Tensor, temper
 
     at_once = max(1, LOGITS_AT_ONCE // network.shape.vocabulary)
     if hidden.is_cuda:
-        from coterie.lm import log_prob_kernels  # Triton exists only where a GPU may
+        from coterie.lm.kernels import log_probs  # Triton exists only where a GPU may
 
-        return log_prob_kernels.token_log_probs(hidden, network.output_embedding, tokens, temperature, at_once)
+        return log_probs.token_log_probs(hidden, network.output_embedding, tokens, temperature, at_once)
     if len(tokens) <= at_once:
         return part(hidden, tokens)
     parts = [

@@ -109,9 +109,9 @@ class Layer(nn.Module):
         mask = turn.mask
         if isinstance(mask, Spans):
             if heads.is_cuda:
-                from coterie.lm import attention_kernels  # Triton exists only where a GPU may
+                from coterie.lm.kernels.attention import attend  # Triton exists only where a GPU may
 
-                mixed = attention_kernels.attend(heads[0], turn.cosine[0, 0], turn.sine[0, 0], mask, shape.heads)
+                mixed = attend(heads[0], turn.cosine[0, 0], turn.sine[0, 0], mask, shape.heads)
                 return mixed.view(rows, length, -1)
             mask = mask.mask()
         heads = heads.transpose(1, 2)
@@ -324,9 +324,9 @@ def rotate(x: Tensor, turn: Rotation) -> Tensor:
 
 def _kernels() -> ModuleType:
     """The GPU's kernels; Triton exists only where a GPU may."""
-    from coterie.lm import kernels
+    from coterie.lm.kernels import layers
 
-    return kernels
+    return layers
 
 
 def from_hugging_face(model: Any) -> Transformer:

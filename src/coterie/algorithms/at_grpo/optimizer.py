@@ -15,8 +15,12 @@ class Optimizer:
 
     def __init__(self, parameters: list[nn.Parameter], weight_decay: float = 0.0) -> None:
         self.parameters = parameters
-        fused = parameters[0].is_cuda
-        self.adam = torch.optim.AdamW(parameters, lr=1.0, betas=BETAS, weight_decay=weight_decay, fused=fused)
+        on_gpu = parameters[0].is_cuda
+        self.adam = torch.optim.AdamW(parameters, lr=1.0, betas=BETAS, weight_decay=weight_decay, fused=on_gpu)
+        self.keep = on_gpu  # gradients stay where they are: CUDA graphs add to them
+        if self.keep:
+            for parameter in parameters:
+                parameter.grad = torch.zeros_like(parameter)
 
     def step(self, learning_rate: float, max_grad_norm: float) -> float:
         """Follow the accumulated gradients and forget them; returns their norm."""
@@ -24,12 +28,12 @@ class Optimizer:
         for group in self.adam.param_groups:
             group["lr"] = learning_rate
         self.adam.step()
-        self.adam.zero_grad()
+        self.zero_gradients()
         return float(norm)
 
     def zero_gradients(self) -> None:
-        """Drop accumulated gradients."""
-        self.adam.zero_grad()
+        """Forget accumulated gradients."""
+        self.adam.zero_grad(set_to_none=not self.keep)
 
     def state(self) -> list[dict[str, Any]]:
         """The moments of every parameter; {} before the first step."""

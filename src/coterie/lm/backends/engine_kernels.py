@@ -15,11 +15,10 @@ import triton.language as tl
 from torch import Tensor
 
 from coterie.lm.backends.engine_plain import VOCABULARY_BLOCK, Buffers, Field
-from coterie.lm.kernels import add_norm as add_norm
-from coterie.lm.kernels import gate as gate
+from coterie.lm.kernels.layers import add_norm as add_norm
+from coterie.lm.kernels.layers import gate as gate
 
-POSITIONS_BLOCK = 64  # keys that a program reads at once
-WARPS, STAGES = 4, 3
+POSITIONS_BLOCK = 32  # keys that a program reads at once
 
 
 @triton.jit
@@ -156,8 +155,7 @@ def attend(heads: Tensor, layer: int, buffers: Buffers, state: Tensor) -> Tensor
         buffers.prompt_key.shape[3], buffers.key.shape[3],
         **fields, HEADS=shape.heads, KV_HEADS=shape.kv_heads, SIZE=shape.head_size,
         HALF=max(16, triton.next_power_of_2(shape.head_size // 2)),
-        PADDED=max(16, triton.next_power_of_2(shape.head_size)), BLOCK=POSITIONS_BLOCK, num_warps=WARPS,
-        num_stages=STAGES,
+        PADDED=max(16, triton.next_power_of_2(shape.head_size)), BLOCK=POSITIONS_BLOCK, num_warps=1,
     )  # fmt: skip
     return out
 

@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import dataclass, field
 
 from torch import nn
 
 from coterie.core.types import Array
+from coterie.lm.graphed_passes import GraphedPasses
 from coterie.lm.sampling import PAD, Graded, grade
 from coterie.lm.transformer import Transformer
 
 __all__ = ["PAD", "Weights"]
 
 
-class Weights(NamedTuple):
+@dataclass(frozen=True)
+class Weights:
     """A network, and which of its adapters; None: the network itself."""
 
     network: Transformer
     adapter: int | None
+    passes: GraphedPasses | None = field(init=False)  # None: not on a GPU
+
+    def __post_init__(self) -> None:
+        on_gpu = self.network.embedding.is_cuda
+        passes = GraphedPasses(self.network, self.adapter, self.parameters()) if on_gpu else None
+        object.__setattr__(self, "passes", passes)
 
     def parameters(self) -> list[nn.Parameter]:
         """The parameters that a learner may change."""
@@ -28,4 +36,4 @@ class Weights(NamedTuple):
 
     def grade(self, prompts: Sequence[Sequence[int]], answers: Array, temperature: float = 1.0) -> Graded:
         """Log-probabilities of answers `[P, K, L]` with gradients, K to every prompt."""
-        return grade(self.network, prompts, answers, temperature, self.adapter)
+        return grade(self.network, prompts, answers, temperature, self.adapter, self.passes)

@@ -19,7 +19,8 @@ from torch import Tensor
 if TYPE_CHECKING:
     from coterie.lm.transformer import Spans
 
-QUERIES, KEYS = 64, 64  # tokens that a program holds, and those that it meets at once
+TOKENS = 64  # queries or keys that a program holds, and those that it meets at once; float32: half as many
+MIX, SLOPES, KEY_SLOPES = ({"num_warps": 4, "num_stages": 3} for _ in range(3))
 VECTORS = 32  # vectors of heads that a program rotates
 
 
@@ -229,8 +230,10 @@ class _Attend(torch.autograd.Function):
         turned = _launch_rotate(x, cosine, sine, wide - ctx.kv_heads, 1.0, torch.empty_like(x))
         out = x.new_empty((count, heads, size))
         logs = torch.empty((heads, count), dtype=torch.float32, device=x.device)
-        ctx.sizes = _sizes(heads, ctx.kv_heads, size)
-        _mix[(triton.cdiv(count, QUERIES), heads)](turned, out, logs, *spans[:3], count, size**-0.5, **ctx.sizes)
+        ctx.sizes = sizes = _sizes(x, heads)
+        _mix[(triton.cdiv(count, sizes["QUERIES"]), heads)](
+            turned, out, logs, *spans[:3], count, size**-0.5, **sizes, **MIX
+        )
         ctx.save_for_backward(turned, out, logs, cosine, sine, *spans)
         return out
 
@@ -240,20 +243,23 @@ class _Attend(torch.autograd.Function):
         count, heads, size = out.shape
         slope, slopes, deltas = slope.contiguous(), torch.empty_like(turned), torch.empty_like(logs)
         begin, prompt_end, own, last = spans
-        _query_slopes[(triton.cdiv(count, QUERIES), heads)](
-            turned, out, slope, logs, deltas, slopes, begin, prompt_end, own, count, size**-0.5, **ctx.sizes
+        sizes = ctx.sizes
+        _query_slopes[(triton.cdiv(count, sizes["QUERIES"]), heads)](
+            turned, out, slope, logs, deltas, slopes, begin, prompt_end, own, count, size**-0.5, **sizes, **SLOPES
         )
-        _key_slopes[(triton.cdiv(count, KEYS), ctx.kv_heads)](
-            turned, slope, logs, deltas, slopes, begin, prompt_end, own, last, count, size**-0.5, **ctx.sizes
+        _key_slopes[(triton.cdiv(count, sizes["KEYS"]), ctx.kv_heads)](
+            turned, slope, logs, deltas, slopes, begin, prompt_end, own, last, count, size**-0.5, **sizes, **KEY_SLOPES
         )
         back = _launch_rotate(slopes, cosine, sine, heads + ctx.kv_heads, -1.0, slopes)
         return back, None, None, None, None
 
 
-def _sizes(heads: int, kv_heads: int, size: int) -> dict[str, int]:
+def _sizes(x: Tensor, heads: int) -> dict[str, int]:
+    _, wide, size = x.shape
+    tokens = TOKENS if x.dtype.itemsize == 2 else TOKENS // 2
     return {
-        **{"HEADS": heads, "KV_HEADS": kv_heads, "SIZE": size, "PADDED": max(16, triton.next_power_of_2(size))},
-        **{"QUERIES": QUERIES, "KEYS": KEYS},
+        **{"HEADS": heads, "KV_HEADS": (wide - heads) // 2, "SIZE": size, "QUERIES": tokens, "KEYS": tokens},
+        "PADDED": max(16, triton.next_power_of_2(size)),
     }
 
 

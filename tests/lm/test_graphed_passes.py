@@ -1,0 +1,95 @@
+"""Passes that are replayed on a GPU against passes that are not, and what they read."""
+
+import numpy as np
+import pytest
+import torch
+
+from coterie.algorithms.at_grpo.optimizer import Optimizer
+from coterie.lm.graphed_passes import GraphedPasses, Inputs, _rounded
+from coterie.lm.sampling import PAD, Layout, _read_rows, grade
+from coterie.lm.transformer import Transformer, TransformerShape
+from coterie.policies.teams.weights import Weights
+
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch finds no CUDA device")
+SHAPE = TransformerShape(40, 2, 48, 6, 2, 64, 64)
+
+
+def batch(groups, seed):
+    random = np.random.default_rng(seed)
+    prompts = [random.integers(1, 40, random.integers(1, 20)).tolist() for _ in range(groups)]
+    answers = random.integers(1, 40, (groups, 3, 8)).astype(np.int32)
+    answers[np.arange(8) >= random.integers(0, 9, (groups, 3))[..., None]] = PAD
+    return prompts, answers
+
+
+def test_what_pads_a_batch_changes_nothing():
+    network = Transformer(SHAPE, seed=3)
+    inputs = Inputs.new((256, 128, 1.0), torch.device("cpu"))
+    for seed, groups in enumerate((5, 2)):  # the second leaves less
+        prompts, answers = batch(groups, seed)
+        layout, targets = Layout.of(prompts, answers), answers[answers != PAD]
+        inputs.fill(layout.packed(), targets)
+        hidden = network(inputs.tokens[None], None, inputs.position[None], mask=inputs.spans)[0][inputs.source]
+        torch.testing.assert_close(hidden[: len(targets)], _read_rows(network, layout, None))
+        assert torch.isfinite(hidden).all()
+        assert inputs.targets[: len(targets)].tolist() == targets.tolist()
+
+
+def test_batches_are_padded_by_an_eighth_at_most():
+    sizes = {_rounded(number) for number in range(1, 5000)}
+    assert all(number <= _rounded(number) <= max(number * 1.125 + 1, number + 64) for number in range(1, 5000))
+    assert len(sizes) < 50
+
+
+@needs_gpu
+@pytest.mark.parametrize("adapters", [0, 2])
+def test_replayed_passes_have_the_gradients_of_plain_ones(adapters):
+    network = Transformer(SHAPE, seed=3)
+    if adapters:
+        network.add_adapters(adapters, 4, 8.0, [1, 2])
+    network.cuda()
+    weights = Weights(network, 1 if adapters else None)
+    optimizer = Optimizer(weights.parameters())
+    for step in range(5):
+        prompts, answers = batch(6, step % 3)
+        found = []
+        for passes in (None, weights.passes):
+            optimizer.zero_gradients()
+            graded = grade(network, prompts, answers, 0.8, weights.adapter, passes)
+            (graded.log_probs.square().sum() + 0.1 * graded.entropy.sum()).backward()
+            gradients = [parameter.grad.clone() for parameter in weights.parameters()]
+            found.append([graded.log_probs.detach(), graded.entropy.detach(), *gradients])
+        for one, other in zip(*found, strict=True):
+            torch.testing.assert_close(other, one, atol=2e-4, rtol=1e-3)
+        optimizer.step(1e-3, 1.0)  # graphs read the weights where they are
+    assert weights.passes.captured
+
+
+@needs_gpu
+def test_graphs_of_weights_that_moved_are_captured_anew():
+    network = Transformer(SHAPE, seed=3).cuda()
+    weights = Weights(network, None)
+    Optimizer(weights.parameters())
+    for _ in range(3):
+        before = weights.grade(*batch(6, 0)).log_probs.detach()
+    assert len(weights.passes.captured) == 1
+    network.norm.data = network.norm.data * 2
+    after = weights.grade(*batch(6, 0)).log_probs.detach()
+    assert not torch.equal(before, after)
+
+
+@needs_gpu
+def test_gradients_of_a_batch_that_was_overwritten_are_refused():
+    weights = Weights(Transformer(SHAPE, seed=3).cuda(), None)
+    Optimizer(weights.parameters())
+    for _ in range(2):
+        weights.grade(*batch(6, 0)).log_probs.sum().backward()
+    first = weights.grade(*batch(6, 0)).log_probs
+    weights.grade(*batch(6, 0))
+    with pytest.raises(RuntimeError, match="another batch"):
+        first.sum().backward()
+
+
+def test_the_cpu_replays_nothing():
+    assert Weights(Transformer(SHAPE, seed=3), None).passes is None
+    assert GraphedPasses  # imports without a GPU
