@@ -6,7 +6,7 @@ import torch
 
 from coterie.algorithms.at_grpo.optimizer import Optimizer
 from coterie.lm.graphed_passes import GraphedPasses, Inputs, _rounded
-from coterie.lm.sampling import PAD, Layout, _read_rows, grade
+from coterie.lm.sampling import PAD, Layout, PackedLayout, _read_rows, grade, read_table
 from coterie.lm.transformer import Transformer, TransformerShape
 from coterie.policies.teams.weights import Weights
 
@@ -24,15 +24,18 @@ def batch(groups, seed):
 
 def test_what_pads_a_batch_changes_nothing():
     network = Transformer(SHAPE, seed=3)
-    inputs = Inputs.new((256, 128, 1.0), torch.device("cpu"))
+    inputs = Inputs((256, 128, 1.0), torch.device("cpu"))
     for seed, groups in enumerate((5, 2)):  # the second leaves less
         prompts, answers = batch(groups, seed)
-        layout, targets = Layout.of(prompts, answers), answers[answers != PAD]
-        inputs.fill(layout.packed(), targets)
-        hidden = network(inputs.tokens[None], None, inputs.position[None], mask=inputs.spans)[0][inputs.source]
-        torch.testing.assert_close(hidden[: len(targets)], _read_rows(network, layout, None))
+        targets = answers[answers != PAD]
+        inputs.fill(PackedLayout.of(prompts, answers), targets)
+        source, asked = inputs.rows
+        hidden = read_table(network, inputs.table, None)
+        torch.testing.assert_close(
+            hidden[source][: len(targets)], _read_rows(network, Layout.of(prompts, answers), None)
+        )
         assert torch.isfinite(hidden).all()
-        assert inputs.targets[: len(targets)].tolist() == targets.tolist()
+        assert asked[: len(targets)].tolist() == targets.tolist()
 
 
 def test_batches_are_padded_by_an_eighth_at_most():

@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from coterie.lm.sampling import PAD, Layout, _read_packed, _read_rows, grade
+from coterie.lm.sampling import PAD, Layout, PackedLayout, _read_packed, _read_rows, grade
 from coterie.lm.transformer import Rotation, Spans, Transformer, TransformerShape, add_norm, attention, gate, rotate
 
 ON_GPU = torch.cuda.is_available()
@@ -75,8 +75,8 @@ def some_spans(lengths, answers, seed=0):
     tokens = np.full((4, 3, answers), PAD)
     for row in tokens.reshape(-1, answers):
         row[: random.integers(0, answers + 1)] = 1
-    packed = Layout.of(prompts, tokens).packed()
-    return Spans(*(torch.from_numpy(array.astype(np.int32)) for array in packed[3:])), torch.from_numpy(packed.position)
+    table = torch.from_numpy(PackedLayout.of(prompts, tokens).table)
+    return Spans(*table[2:]), table[1]
 
 
 def by_hand(heads, cosine, sine, spans, count):
@@ -142,12 +142,13 @@ def some_answers():
 
 def test_one_packed_row_reads_as_padded_rows_do():
     network = Transformer(TransformerShape(40, 2, 48, 6, 2, 64, 64), seed=3)
-    layout = Layout.of(*some_answers())
-    torch.testing.assert_close(_read_packed(network, layout, None), _read_rows(network, layout, None))
-    spans = layout.packed()
-    mask = Spans(*(torch.from_numpy(array) for array in spans[3:])).mask()[0, 0]
-    seen_by = torch.tensor([int(mask[:, key].nonzero().max()) + 1 for key in range(len(mask))])
-    assert torch.equal(seen_by, torch.from_numpy(spans.last))  # kernels stop there
+    packed = PackedLayout.of(*some_answers())
+    expected = _read_rows(network, Layout.of(*some_answers()), None)
+    torch.testing.assert_close(_read_packed(network, packed, None), expected)
+    spans = Spans(*torch.from_numpy(packed.table[2:]))
+    mask = spans.mask()[0, 0]
+    seen_by = torch.tensor([int(mask[:, key].nonzero().max()) + 1 for key in range(len(mask))], dtype=torch.int32)
+    assert torch.equal(seen_by, spans.last)  # kernels stop there
 
 
 @needs_gpu

@@ -7,8 +7,6 @@ added to those of the parameters, as a backward pass does.
 
 from __future__ import annotations
 
-import logging
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,10 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from coterie.core.types import Array
-from coterie.lm.sampling import PackedLayout, token_log_probs
-from coterie.lm.transformer import Spans, Transformer
+from coterie.lm.sampling import ALIGNED, PackedLayout, read_table, token_log_probs
+from coterie.lm.transformer import Transformer
 
-log = logging.getLogger(__name__)
 LARGEST = 1 << 15  # tokens; beyond, kernels take longer than their launches
 MOST = 32  # sizes that are kept
 STEPS = 8  # sizes between a power of two and the next
@@ -27,53 +24,59 @@ STEPS = 8  # sizes between a power of two and the next
 Size = tuple[int, int, float]  # tokens read, tokens of answers, temperature
 
 
-@dataclass
 class Inputs:
     """What a pass reads, at fixed addresses."""
 
-    tokens: Tensor  # [N] int64
-    position: Tensor  # [N] int64
-    spans: Spans  # [N] int32 each
-    source: Tensor  # [M] int64
-    targets: Tensor  # [M] int64
-
-    @classmethod
-    def new(cls, size: Size, device: torch.device) -> Inputs:
-        """Room for a size, filled as if nothing were read."""
-        read, written, _ = size
-        at = torch.arange(read, device=device)
-        spans = Spans(*(at.to(torch.int32) + (name == "last") for name in Spans._fields))  # a token sees itself
-        table = torch.zeros((2, read), dtype=torch.int64, device=device)
-        rows = torch.zeros((2, written), dtype=torch.int64, device=device)
-        return cls(table[0], table[1], spans, rows[0], rows[1])
+    def __init__(self, size: Size, device: torch.device) -> None:
+        self.table = torch.zeros((6, size[0]), dtype=torch.int32, device=device)  # as in `PackedLayout`
+        self.rows = torch.zeros((2, size[1]), dtype=torch.int64, device=device)  # sources and targets
 
     def fill(self, packed: PackedLayout, targets: Array) -> None:
-        """Put a batch there; beyond it, tokens that see themselves and that nobody asks for."""
-        alone = np.arange(len(packed.tokens), len(self.tokens))
-        into = (self.tokens, self.position, *self.spans)
-        beyond = (0 * alone, 0 * alone, alone, alone, alone, alone + 1)
-        for there, array, rest in zip(into, (*packed[:2], *packed[3:]), beyond, strict=True):
-            there.copy_(torch.from_numpy(np.concatenate([array, rest])))
-        for there, array in ((self.source, packed.source), (self.targets, targets)):
-            rest = np.zeros(len(there) - len(array), np.int64)
-            there.copy_(torch.from_numpy(np.concatenate([array, rest])))
+        """Put a batch there."""
+        rows = np.zeros(self.rows.shape, np.int64)
+        rows[:, : len(targets)] = packed.source, targets
+        self.table.copy_(torch.from_numpy(packed.padded(self.table.shape[1])))
+        self.rows.copy_(torch.from_numpy(rows))
+
+
+class Reader(nn.Module):
+    """What is captured: log-probabilities of targets, and entropies."""
+
+    def __init__(self, network: Transformer, adapter: int | None, temperature: float) -> None:
+        super().__init__()
+        self.network, self.adapter, self.temperature = network, adapter, temperature
+
+    def forward(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
+        source, targets = inputs.rows
+        hidden = read_table(self.network, inputs.table, self.adapter)[source]
+        return token_log_probs(self.network, hidden, targets, self.temperature)
 
 
 class Pass:
     """A forward pass and its backward pass, captured for one size."""
 
-    def __init__(self, network: Transformer, adapter: int | None, size: Size, pool: Any) -> None:
-        device = network.embedding.device
-        self.inputs = inputs = Inputs.new(size, device)
-        self.slopes = torch.zeros((2, size[1]), device=device)
+    def __init__(self, reader: Reader, size: Size, pool: Any) -> None:
+        device = reader.network.embedding.device
+        self.inputs, self.slopes = Inputs(size, device), torch.zeros((2, size[1]), device=device)
         self.forward, self.backward = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
         with torch.cuda.graph(self.forward, pool=pool):
-            hidden = network(inputs.tokens[None], adapter, inputs.position[None], mask=inputs.spans)[0]
-            found = token_log_probs(network, hidden[inputs.source], inputs.targets, size[2])
+            found = torch.func.functional_call(reader, _twins(reader), (self.inputs,))
         with torch.cuda.graph(self.backward, pool=pool):
             torch.autograd.backward(found, tuple(self.slopes))
         self.found = tuple(one.detach() for one in found)
         self.replays = 0
+
+
+def _twins(module: nn.Module) -> dict[str, Tensor]:
+    """Leaves with the memory of the parameters and of their gradients, which no earlier pass knows.
+
+    A result of an earlier pass that somebody still holds would tie the capture to that pass's stream.
+    """
+    found: dict[str, Tensor] = {}
+    for name, parameter in module.named_parameters():
+        found[name] = twin = parameter.detach().requires_grad_(parameter.requires_grad)
+        twin.grad = parameter.grad
+    return found
 
 
 class _Replay(torch.autograd.Function):
@@ -113,7 +116,7 @@ class GraphedPasses:
 
     def read(self, packed: PackedLayout, targets: Array, temperature: float) -> tuple[Tensor, Tensor] | None:
         """Log-probabilities and entropies of the targets; None where a pass of its own is better."""
-        size = (_rounded(len(packed.tokens)), _rounded(len(targets)), temperature)
+        size = (_rounded(packed.table.shape[1]), _rounded(len(targets)), temperature)
         if size[0] > LARGEST or any(parameter.grad is None for parameter in self.parameters):
             return None
         if (addresses := self._addresses()) != self.addresses:
@@ -143,9 +146,7 @@ class GraphedPasses:
             self.clear()
         if self.pool is None:
             self.pool = torch.cuda.graph_pool_handle()
-        gradients = [parameter.grad for parameter in self.parameters]
-        self.captured[size] = Pass(self.network, self.adapter, size, self.pool)
-        assert all(parameter.grad is held for parameter, held in zip(self.parameters, gradients, strict=True))
+        self.captured[size] = Pass(Reader(self.network, self.adapter, size[2]), size, self.pool)
 
     def _fits(self, size: Size) -> bool:
         """Whether there is ample memory for what the passes keep."""
@@ -157,5 +158,5 @@ class GraphedPasses:
 
 def _rounded(number: int) -> int:
     """The next of the sizes."""
-    step = max(64, (1 << max(number - 1, 1).bit_length()) // (2 * STEPS))
+    step = max(ALIGNED, (1 << max(number - 1, 1).bit_length()) // (2 * STEPS))
     return -(-number // step) * step

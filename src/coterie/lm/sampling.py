@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from coterie.lm.graphed_passes import GraphedPasses
 
 PAD = -1  # in arrays of tokens: no token
+ALIGNED = 64  # a packed row is a multiple of so many: kernels are compiled once for all of them
 ROUND = 8  # rows are multiples of so many tokens, as kernels of attention want them
 LOGITS_AT_ONCE = 1 << 28  # beyond this many, logits are computed in parts and again for the gradient
 
@@ -145,7 +146,7 @@ class Graded(NamedTuple):
 
 def grade(
     network: Transformer,
-    prompts: Sequence[Sequence[int]],
+    prompts: Sequence[Sequence[int] | Array],
     answers: Array,
     temperature: float = 1.0,
     adapter: int | None = None,
@@ -157,14 +158,18 @@ def grade(
     logits. `passes` replay those of earlier batches of about this size.
     """
     device = network.embedding.device
-    layout = Layout.of(prompts, answers)
     valid = torch.from_numpy(answers != PAD).to(device)
     targets = answers[answers != PAD].astype(np.int64)
     found = None
-    if passes is not None and torch.is_grad_enabled():
-        found = passes.read(layout.packed(), targets, temperature or 1.0)
+    if device.type != "cuda":
+        hidden = _read_rows(network, Layout.of(prompts, answers), adapter)
+    else:
+        packed = PackedLayout.of(prompts, answers)
+        if passes is not None and torch.is_grad_enabled():
+            found = passes.read(packed, targets, temperature or 1.0)
+        if found is None:
+            hidden = _read_packed(network, packed, adapter)
     if found is None:
-        hidden = (_read_packed if device.type == "cuda" else _read_rows)(network, layout, adapter)
         found = token_log_probs(network, hidden, torch.from_numpy(targets).to(device), temperature or 1.0)
     zeros = torch.zeros(valid.shape, device=device)
     log_probs, entropy = (zeros.masked_scatter(valid, one) for one in found)
@@ -177,13 +182,17 @@ def _read_rows(network: Transformer, layout: Layout, adapter: int | None) -> Ten
     return network(tokens, adapter, position, mask=seen_by(owner)).flatten(0, 1)[source]
 
 
-def _read_packed(network: Transformer, layout: Layout, adapter: int | None) -> Tensor:
+def _read_packed(network: Transformer, packed: PackedLayout, adapter: int | None) -> Tensor:
     """The same from a single row without padding: what our own kernels take."""
-    device = network.embedding.device
-    packed = layout.packed()
-    tokens, position, source = (torch.from_numpy(array).to(device) for array in packed[:3])
-    spans = Spans(*(torch.from_numpy(array.astype(np.int32)).to(device) for array in packed[3:]))
-    return network(tokens[None], adapter, position[None], mask=spans)[0][source]
+    whole = -(-packed.table.shape[1] // ALIGNED) * ALIGNED
+    table, source = (torch.from_numpy(a).to(network.embedding.device) for a in (packed.padded(whole), packed.source))
+    return read_table(network, table, adapter)[source]
+
+
+def read_table(network: Transformer, table: Tensor, adapter: int | None) -> Tensor:
+    """Hidden states `[N, W]` of a row; the table is that of `PackedLayout`."""
+    hidden: Tensor = network(table[None, 0], adapter, table[None, 1], mask=Spans(*table[2:]))[0]
+    return hidden
 
 
 class Layout(NamedTuple):
@@ -195,7 +204,7 @@ class Layout(NamedTuple):
     source: Array  # [M] int64: for every token of an answer, the cell of `[P, T]` that predicts it
 
     @classmethod
-    def of(cls, prompts: Sequence[Sequence[int]], answers: Array) -> Layout:
+    def of(cls, prompts: Sequence[Sequence[int] | Array], answers: Array) -> Layout:
         """The rows of K answers `[P, K, L]` to each prompt."""
         begins = np.array([len(prompt) for prompt in prompts])
         read = np.maximum((answers != PAD).sum(axis=2) - 1, 0)  # [P, K]
@@ -216,42 +225,42 @@ class Layout(NamedTuple):
             table[cells] = values
         return cls(tables[0], tables[1], tables[2], source.astype(np.int64))
 
-    def packed(self) -> PackedLayout:
-        """All rows one after the other, without what is no token."""
-        kept = self.owner.reshape(-1) >= 0
-        place = np.cumsum(kept) - 1  # of a cell in the packed row
-        row, owner = np.repeat(np.arange(len(self.owner)), kept.reshape(self.owner.shape).sum(axis=1)), self.owner
-        owner = owner.reshape(-1)[kept]
-        fresh = np.ones(len(owner), bool)  # where a prompt or an answer begins
-        fresh[1:] = (owner[1:] != owner[:-1]) | (row[1:] != row[:-1])
-        starts = np.flatnonzero(fresh)
-        ends = np.append(starts[1:], len(owner))
-        part = np.cumsum(fresh) - 1
-        prompts = np.flatnonzero(owner[starts] == 0)  # each row has one
-        begin, prompt_end = starts[prompts][row], ends[prompts][row]
-        row_end = np.append(starts[prompts][1:], len(owner))[row]
-        prompt = owner == 0
-        return PackedLayout(
-            self.tokens.reshape(-1)[kept],
-            self.position.reshape(-1)[kept],
-            place[self.source],
-            begin,
-            np.where(prompt, begin, prompt_end),
-            starts[part],
-            np.where(prompt, row_end, ends[part]),
-        )
-
 
 class PackedLayout(NamedTuple):
-    """Prompts and their answers in a single row of N tokens; the last four say who sees whom (`Spans`)."""
+    """Prompts and their answers in a single row of N tokens without gaps."""
 
-    tokens: Array  # [N] int64
-    position: Array  # [N] int64
+    table: Array  # [6, N] int32: tokens, positions as if each answer followed its prompt alone, and `Spans`
     source: Array  # [M] int64: for every token of an answer, the place that predicts it
-    begin: Array  # [N] int64
-    prompt_end: Array  # [N] int64
-    own: Array  # [N] int64
-    last: Array  # [N] int64
+
+    @classmethod
+    def of(cls, prompts: Sequence[Sequence[int] | Array], answers: Array) -> PackedLayout:
+        """The row of K answers `[P, K, L]` to each prompt; an answer's last token is not read."""
+        _, count, longest = answers.shape
+        begins = np.array([len(prompt) for prompt in prompts])
+        written = (answers != PAD).sum(axis=2)
+        lengths = np.concatenate([begins[:, None], np.maximum(written - 1, 0)], axis=1)  # [P, 1 + K] of the parts
+        ends = np.cumsum(lengths.reshape(-1)).reshape(lengths.shape)
+        starts = ends - lengths
+        total = int(ends[-1, -1])
+        at, part = np.arange(total), np.repeat(np.arange(lengths.size), lengths.reshape(-1))
+        group, answer = part // (count + 1), part % (count + 1) != 0
+        tokens = np.empty(total, np.int32)
+        tokens[~answer] = np.concatenate([np.asarray(prompt) for prompt in prompts])
+        kept = np.arange(longest) < written[..., None] - 1
+        tokens[answer] = answers[kept]
+        begin, own = starts[group, 0], starts.reshape(-1)[part]
+        position = at - own + np.where(answer, begins[group], 0)
+        prompt_end = np.where(answer, ends[group, 0], begin)
+        last = np.where(answer, ends.reshape(-1)[part], ends[group, -1])
+        row, column, place = np.nonzero(answers != PAD)
+        source = np.where(place == 0, ends[row, 0] - 1, starts[row, column + 1] + place - 1)
+        return cls(np.stack([tokens, position, begin, prompt_end, own, last]).astype(np.int32), source)
+
+    def padded(self, width: int) -> Array:
+        """The table with tokens at its end that see themselves and that nobody asks for."""
+        alone = np.arange(self.table.shape[1], width, dtype=np.int32)
+        beyond = np.stack([0 * alone, 0 * alone, alone, alone, alone, alone + 1])
+        return np.concatenate([self.table, beyond], axis=1)
 
 
 def seen_by(owner: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 BETAS = (0.9, 0.95)
 
@@ -22,14 +22,14 @@ class Optimizer:
             for parameter in parameters:
                 parameter.grad = torch.zeros_like(parameter)
 
-    def step(self, learning_rate: float, max_grad_norm: float) -> float:
+    def step(self, learning_rate: float, max_grad_norm: float) -> Tensor:
         """Follow the accumulated gradients and forget them; returns their norm."""
         norm = torch.nn.utils.clip_grad_norm_(self.parameters, max_grad_norm)
         for group in self.adam.param_groups:
             group["lr"] = learning_rate
         self.adam.step()
         self.zero_gradients()
-        return float(norm)
+        return norm
 
     def zero_gradients(self) -> None:
         """Forget accumulated gradients."""

@@ -70,15 +70,25 @@ class UpdateWorker:
 
     def update(self, answers: Answers, spec: UpdateSpec, random: np.random.Generator) -> dict[str, list[float]]:
         """Go over the answers; returns the metrics of every optimiser step."""
-        found: dict[str, list[float]] = {}
+        steps, tokens = [], []
         for _ in range(spec.epochs):
             for rows in minibatches(random.permutation(len(answers.agents)), spec.minibatch):
-                for name, value in self._step(answers.take(rows), spec).items():
-                    found.setdefault(name, []).append(value)
-        return found
+                part = answers.take(rows)
+                steps.append(self._step(part, spec))
+                tokens.append(max(1, int((part.tokens != PAD).sum())))
+        if not steps:
+            return {}
+        # Read at the end: until then a GPU works ahead.
+        loss, clipped, divergence, entropy, norm = torch.stack(steps).T.tolist()
+        mean = {"clip_fraction": clipped, "kl_reference": divergence, "token_entropy": entropy}
+        return {
+            "loss": loss,
+            **{name: [a / b for a, b in zip(sums, tokens, strict=True)] for name, sums in mean.items()},
+            "grad_norm": norm,
+        }
 
-    def _step(self, answers: Answers, spec: UpdateSpec) -> dict[str, float]:
-        """One optimiser step; where memory runs out, with smaller micro-batches."""
+    def _step(self, answers: Answers, spec: UpdateSpec) -> Tensor:
+        """One optimiser step; where memory runs out, with smaller micro-batches. Returns sums, and the norm."""
         while True:
             size = min(spec.microbatch, self.microbatch or spec.microbatch)
             try:
@@ -94,15 +104,7 @@ class UpdateWorker:
             log.warning("out of GPU memory: the update goes on with %d prompts at once", self.microbatch)
         full = min(1.0, len(answers.agents) / spec.minibatch)  # a prompt in a smaller minibatch weighs no more
         norm = self.optimizer.step(spec.learning_rate * full, spec.max_grad_norm)
-        tokens = max(1, int((answers.tokens != PAD).sum()))
-        loss_sum, clipped, divergence, entropy = sums.tolist()
-        return {
-            "loss": loss_sum,
-            "clip_fraction": clipped / tokens,
-            "kl_reference": divergence / tokens,
-            "token_entropy": entropy / tokens,
-            "grad_norm": norm,
-        }
+        return torch.cat([sums, norm.reshape(1)])
 
     def _accumulate(self, answers: Answers, spec: UpdateSpec, size: int) -> Tensor:
         """Gradients of the loss, micro-batch by micro-batch; returns sums of loss, clipped tokens, KL and entropy."""
@@ -112,7 +114,7 @@ class UpdateWorker:
         for now in microbatches(answers, size):
             part = answers.take(now)
             weight = weights[torch.from_numpy(now).to(device)]
-            prompts = [row[row != PAD].tolist() for row in part.prompts]
+            prompts = [row[row != PAD] for row in part.prompts]
             # The reference takes the parameters' place for a moment, so it comes before the pass with gradients.
             reference = self._reference_log_probs(prompts, part.tokens, spec) if spec.kl else None
             graded = self.weights.grade(prompts, part.tokens, spec.temperature)
@@ -126,7 +128,7 @@ class UpdateWorker:
         return sums
 
     @torch.no_grad()
-    def _reference_log_probs(self, prompts: Sequence[Sequence[int]], tokens: Array, spec: UpdateSpec) -> Tensor:
+    def _reference_log_probs(self, prompts: Sequence[Array], tokens: Array, spec: UpdateSpec) -> Tensor:
         """Log-probabilities by the reference parameters, which take the place of the present ones for a moment."""
         assert self.reference is not None
         present = [parameter.detach().clone() for parameter in self.parameters]

@@ -106,8 +106,12 @@ class SFT:
                 loss = mean_loss(weights, self.texts, order[i * s.batch_size : (i + 1) * s.batch_size])
                 loss.backward()
                 optimizer.step(rate, s.max_grad_norm)
-                losses.append(float(loss.detach()))
-        metrics = {"loss": float(np.mean(losses)), "updates": float(len(losses)), "learning_rate": rate}
+                losses.append(loss.detach())  # read at the end: until then a GPU works ahead
+        metrics = {
+            "loss": float(np.mean(torch.stack(losses).tolist())),
+            "updates": float(len(losses)),
+            "learning_rate": rate,
+        }
         metrics |= self._validate()
         demand_finite(self.group_spec.group, metrics, [], [])  # a weight that is not finite gives such a loss
         return metrics

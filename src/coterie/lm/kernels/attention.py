@@ -19,8 +19,9 @@ from torch import Tensor
 if TYPE_CHECKING:
     from coterie.lm.transformer import Spans
 
-TOKENS = 64  # queries or keys that a program holds, and those that it meets at once; float32: half as many
-MIX, SLOPES, KEY_SLOPES = ({"num_warps": 4, "num_stages": 3} for _ in range(3))
+QUERIES, KEYS = 64, 32  # of a block; of numbers of 4 bytes, half as many queries
+STAGES = {"num_warps": 4, "num_stages": 3}  # the fastest of a dozen on an H200
+FEWER_STAGES = {"num_warps": 4, "num_stages": 2}
 VECTORS = 32  # vectors of heads that a program rotates
 
 
@@ -232,7 +233,7 @@ class _Attend(torch.autograd.Function):
         logs = torch.empty((heads, count), dtype=torch.float32, device=x.device)
         ctx.sizes = sizes = _sizes(x, heads)
         _mix[(triton.cdiv(count, sizes["QUERIES"]), heads)](
-            turned, out, logs, *spans[:3], count, size**-0.5, **sizes, **MIX
+            turned, out, logs, *spans[:3], count, size**-0.5, **sizes, **STAGES
         )
         ctx.save_for_backward(turned, out, logs, cosine, sine, *spans)
         return out
@@ -245,10 +246,22 @@ class _Attend(torch.autograd.Function):
         begin, prompt_end, own, last = spans
         sizes = ctx.sizes
         _query_slopes[(triton.cdiv(count, sizes["QUERIES"]), heads)](
-            turned, out, slope, logs, deltas, slopes, begin, prompt_end, own, count, size**-0.5, **sizes, **SLOPES
+            turned, out, slope, logs, deltas, slopes, begin, prompt_end, own, count, size**-0.5, **sizes, **STAGES
         )
         _key_slopes[(triton.cdiv(count, sizes["KEYS"]), ctx.kv_heads)](
-            turned, slope, logs, deltas, slopes, begin, prompt_end, own, last, count, size**-0.5, **sizes, **KEY_SLOPES
+            turned,
+            slope,
+            logs,
+            deltas,
+            slopes,
+            begin,
+            prompt_end,
+            own,
+            last,
+            count,
+            size**-0.5,
+            **sizes,
+            **FEWER_STAGES,
         )
         back = _launch_rotate(slopes, cosine, sine, heads + ctx.kv_heads, -1.0, slopes)
         return back, None, None, None, None
@@ -256,9 +269,9 @@ class _Attend(torch.autograd.Function):
 
 def _sizes(x: Tensor, heads: int) -> dict[str, int]:
     _, wide, size = x.shape
-    tokens = TOKENS if x.dtype.itemsize == 2 else TOKENS // 2
     return {
-        **{"HEADS": heads, "KV_HEADS": (wide - heads) // 2, "SIZE": size, "QUERIES": tokens, "KEYS": tokens},
+        **{"HEADS": heads, "KV_HEADS": (wide - heads) // 2, "SIZE": size, "KEYS": KEYS},
+        "QUERIES": QUERIES if x.dtype.itemsize == 2 else QUERIES // 2,
         "PADDED": max(16, triton.next_power_of_2(size)),
     }
 

@@ -34,6 +34,6 @@ class Weights:
             list(self.network.parameters()) if self.adapter is None else self.network.adapter_parameters(self.adapter)
         )
 
-    def grade(self, prompts: Sequence[Sequence[int]], answers: Array, temperature: float = 1.0) -> Graded:
+    def grade(self, prompts: Sequence[Sequence[int] | Array], answers: Array, temperature: float = 1.0) -> Graded:
         """Log-probabilities of answers `[P, K, L]` with gradients, K to every prompt."""
         return grade(self.network, prompts, answers, temperature, self.adapter, self.passes)
