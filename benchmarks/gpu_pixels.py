@@ -4,7 +4,8 @@
     PYTHONPATH=src python benchmarks/gpu_pixels.py --screen --num-envs 8 --rollout-steps 128 [--devices cuda]
 
 With `--screen`: the encoder `nature` on 84×84×4 bytes against a plain loop that does what Stable-Baselines3's CnnPolicy
-does (`peers/plain_pixels.py`; Gymnasium is not needed), in turns, with steps per second and memory of both.
+does (`peers/plain_pixels.py`; Gymnasium is not needed) and, where it is installed, Stable-Baselines3 itself, in turns,
+with steps per second and memory of all.
 
 Two agents collect targets on an 8×8 grid, drawn as an image of pixels. Policy and learner are built directly: NumPy,
 Numba and PyTorch are enough. Prints one JSON object. On a machine without a GPU only the CPU is measured. The exit code
@@ -21,6 +22,7 @@ import resource
 import sys
 import time
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,7 @@ from interleave import HERE, medians, ratios, take_turns, write
 
 GRID = 8
 MOST_DIFFERENCE = 1e-4
+SB3_SIZES = (8, 128)  # environments and steps of `peers/sb3_pixels.py`
 
 
 class Pixels:
@@ -225,7 +228,7 @@ def measure_screen(options: argparse.Namespace) -> None:
 
 
 def compare_screens(options: argparse.Namespace) -> dict[str, Any]:
-    """Both contestants in turns, on every device; medians, and ours over the plain loop's."""
+    """All contestants in turns, on every device; medians, and ours over theirs."""
     words = [
         f"--{name}={getattr(options, name.replace('-', '_'))}" for name in ("num-envs", "rollout-steps", "iterations")
     ]
@@ -236,8 +239,13 @@ def compare_screens(options: argparse.Namespace) -> dict[str, Any]:
     }
     for device in options.devices:
         command = [sys.executable, __file__, *words, "--device", device, "--contestant"]
-        each = medians(take_turns({name: [*command, name] for name in ("coterie", "plain")}, options.rounds))
-        found[device] = each | {"ratio": ratios(each, "steps_per_s")["plain"]}
+        contestants = {name: [*command, name] for name in ("coterie", "plain")}
+        if (options.num_envs, options.rollout_steps) == SB3_SIZES and find_spec("stable_baselines3"):
+            steps = str((1 + options.iterations) * options.num_envs * options.rollout_steps)
+            peer = [sys.executable, str(HERE / "peers" / "sb3_pixels.py"), "--device", device, "--steps", steps]
+            contestants["stable-baselines3"] = peer
+        each = medians(take_turns(contestants, options.rounds))
+        found[device] = each | {"ratio": ratios(each, "steps_per_s")}
     if torch.cuda.is_available():
         found["gpu"] = torch.cuda.get_device_name()
     return found | {"torch": torch.__version__}

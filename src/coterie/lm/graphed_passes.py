@@ -103,7 +103,8 @@ class _Replay(torch.autograd.Function):
 class GraphedPasses:
     """Passes of one set of weights, a pair of graphs for each size of a batch.
 
-    The parameters keep their gradients' memory: an optimiser must set them to zero in place.
+    The parameters keep their gradients' memory: an optimiser must set them to zero in place. Which batches are replayed
+    depends on what was read before, and with it the last digits: where PyTorch is to be deterministic, none are.
     """
 
     def __init__(self, network: Transformer, adapter: int | None, parameters: list[nn.Parameter]) -> None:
@@ -117,7 +118,9 @@ class GraphedPasses:
     def read(self, packed: PackedLayout, targets: Array, temperature: float) -> tuple[Tensor, Tensor] | None:
         """Log-probabilities and entropies of the targets; None where a pass of its own is better."""
         size = (_rounded(packed.table.shape[1]), _rounded(len(targets)), temperature)
-        if size[0] > LARGEST or any(parameter.grad is None for parameter in self.parameters):
+        if size[0] > LARGEST or torch.are_deterministic_algorithms_enabled():
+            return None
+        if any(parameter.grad is None for parameter in self.parameters):
             return None
         if (addresses := self._addresses()) != self.addresses:
             self.clear()
