@@ -365,6 +365,8 @@ def main() -> None:
     def show(name: str, value: Any) -> None:
         found[name] = value
         print(name, json.dumps(value), flush=True)
+        if options.out:  # a later part may not end
+            options.out.write_text(json.dumps(found, indent=1) + "\n")
         gc.collect()
         torch.cuda.empty_cache()
 
@@ -381,8 +383,6 @@ def main() -> None:
     if "iteration" in options.only:
         with tempfile.TemporaryDirectory() as folder:
             show("iteration", iteration(iteration_words(options.start, 300_000), Path(folder) / "run"))
-    if options.out:
-        options.out.write_text(json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -70,7 +70,7 @@ STUDIES = {
         turns=16,
     ),
     "sudoku-4": Study("sudoku-smollm", [], 64_000, 2, 24, arms=SHORT),
-    "sokoban-1": Study("sokoban-smollm", [], 64_000, 2, 48, arms=SHORT),
+    "sokoban-1": Study("sokoban-smollm", [], 128_000, 2, 48, arms=SHORT),
     "math": Study("math-smollm", [], 500, 2, 40, alone="reasoner", mistakes=0.0, arms=SHORT),
 }
 SEPARATE = [f"{TEAM}.parameters=individual", f"{TEAM}.learner.learning_rate=2e-5"]
