@@ -660,7 +660,7 @@ def _tuple_in(hint: Any) -> Any:
 
 
 def _sweep_hint(value: Any) -> str:
-    """What to do with several values of one setting: `1,2`, or a list where the setting takes a single value."""
+    """Cures for several values of one setting: `1,2`, or a list where the setting takes a single value."""
     listed = isinstance(value, list) or (isinstance(value, str) and "," in value)
     return "; 'coterie train -m' trains one run for each of several values" if listed else ""
 

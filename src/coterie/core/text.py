@@ -126,7 +126,7 @@ class Oracle(Protocol):
 
 @dataclass(frozen=True)
 class OwnWords:
-    """What one agent sees, and its legal actions, as a game's own texts name them."""
+    """An agent's view and its legal actions as a game's own texts name them."""
 
     seen: str
     actions: dict[int, str]

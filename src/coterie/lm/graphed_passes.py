@@ -25,7 +25,7 @@ Size = tuple[int, int, float]  # tokens read, tokens of answers, temperature
 
 
 class Inputs:
-    """What a pass reads, at fixed addresses."""
+    """The input of a pass, at fixed addresses."""
 
     def __init__(self, size: Size, device: torch.device) -> None:
         self.table = torch.zeros((6, size[0]), dtype=torch.int32, device=device)  # as in `PackedLayout`
@@ -40,7 +40,7 @@ class Inputs:
 
 
 class Reader(nn.Module):
-    """What is captured: log-probabilities of targets, and entropies."""
+    """The captured work: log-probabilities of targets, and entropies."""
 
     def __init__(self, network: Transformer, adapter: int | None, temperature: float) -> None:
         super().__init__()

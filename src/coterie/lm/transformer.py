@@ -123,7 +123,7 @@ class Layer(nn.Module):
 
 
 class Spans(NamedTuple):
-    """Who looks at whom in one row that holds prompts, each followed by answers to it, without gaps.
+    """The keys that each token sees in one row of prompts, each followed by answers to it, without gaps.
 
     Token i sees the keys `begin[i] <= j < prompt_end[i]` of its prompt and the keys `own[i] <= j <= i`.
     """

@@ -347,7 +347,7 @@ class EnvBatch:
             return EnvFailure(copy, "step", f"rendering: {describe_error(error)}")
 
     def ask(self, copy: int, question: str, *arguments: Any) -> Any:
-        """What one environment's method of this name answers, or an `EnvFailure`."""
+        """The answer of one environment's method of this name, or an `EnvFailure`."""
         try:
             return getattr(self.envs[copy - self.copies.start], question)(*arguments)
         except (Exception, SystemExit) as error:

@@ -272,7 +272,7 @@ class ExternalWorld:
         return picture_to_ansi(self.frame(copy))
 
     def ask(self, copy: int, question: str, *arguments: Any) -> Any:
-        """What a method of one copy's environment answers; the method changes nothing."""
+        """The answer of a method of one copy's environment; the method changes nothing."""
         return self._call_one("ask", copy, question, *arguments)
 
     def _call_one(self, method: str, copy: int, *arguments: Any) -> Any:

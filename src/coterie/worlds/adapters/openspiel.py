@@ -100,7 +100,7 @@ class OpenSpielWorld(WorldWrapper):
         return ObservationText(self, agent_type)
 
     def own_words(self, agent: str, copy: int) -> OwnWords:
-        """What a player has seen and may do, in the game's own words."""
+        """A player's view and legal moves, in the game's own words."""
         words: OwnWords = self.inner.ask(copy, "words", self.agent_types[AGENT_TYPE].agents.index(agent))
         return words
 
@@ -221,7 +221,7 @@ class ExternalOpenSpielEnv:
         return False
 
     def words(self, player: int) -> OwnWords:
-        """What a player has seen and may do; nothing that the game hides from it.
+        """A player's view and legal moves; nothing that the game hides from it.
 
         A game of perfect information hides nothing, so that its state is shown where it tells no observation.
         """
