@@ -18,8 +18,8 @@ class Tokenizer(Protocol):
         """The token that ends an answer."""
         ...
 
-    def encode(self, text: str) -> list[int]:
-        """Token ids of a text, without tokens of its own that mark the start."""
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """Token ids of texts, without tokens of their own that mark the start."""
         ...
 
     def decode(self, tokens: Sequence[int]) -> str:
@@ -33,9 +33,11 @@ class CharacterTokenizer:
     size = FIRST + len(CHARACTERS)
     end = END
 
-    def encode(self, text: str) -> list[int]:
-        """Token ids of a text."""
-        return [FIRST + found if (found := CHARACTERS.find(letter)) >= 0 else UNKNOWN for letter in text]
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """Token ids of texts."""
+        return [
+            [FIRST + found if (found := CHARACTERS.find(letter)) >= 0 else UNKNOWN for letter in text] for text in texts
+        ]
 
     def decode(self, tokens: Sequence[int]) -> str:
         """The text of token ids; the end token is left out."""
@@ -51,8 +53,11 @@ class PretrainedTokenizer:
     def __init__(self, tokenizer: Any) -> None:
         self.tokenizer, self.end = tokenizer, int(tokenizer.eos_token_id)
 
-    def encode(self, text: str) -> list[int]:
-        return list(self.tokenizer.encode(text, add_special_tokens=False))
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        if not texts:
+            return []
+        found: list[list[int]] = self.tokenizer(list(texts), add_special_tokens=False)["input_ids"]
+        return found
 
     def decode(self, tokens: Sequence[int]) -> str:
         return str(self.tokenizer.decode(tokens, skip_special_tokens=True))

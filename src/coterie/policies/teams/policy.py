@@ -155,9 +155,7 @@ class CausalLMPolicy:
         width = s.candidates if training and self.group_spec.learns and view.world is not None else 1
         count = width if self.branches else 1
         samples = self._sample(rows, count, view)
-        texts = np.full((len(rows.copies), count), "", object)
-        for row, k in np.ndindex(texts.shape):
-            texts[row, k] = self.decode(samples.tokens[row, k])
+        texts = self.decode(samples.tokens)
         scores = score_candidates(view, rows.copies, rows.columns, texts) if count > 1 else np.zeros(texts.shape, "f4")
         chosen = choose(scores, s.choose, view.random)
         self._count(rows, samples, training)
@@ -175,7 +173,7 @@ class CausalLMPolicy:
         copies, columns = np.nonzero(view.acting)
         observation = view.observation
         assert isinstance(observation, np.ndarray)
-        prompts = [self.tokenizer.encode(text) for text in observation[copies, columns]]
+        prompts = self.tokenizer.encode(observation[copies, columns].tolist())
         longest = self.settings.max_prompt_tokens
         prompts = [prompt if 0 < len(prompt) <= longest else [] for prompt in prompts]
         return Rows(copies, columns, view.agents[columns], prompts)
@@ -217,12 +215,14 @@ class CausalLMPolicy:
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """The tokens of answers, ended; for learners that imitate texts."""
-        return [[*self.tokenizer.encode(text), self.tokenizer.end] for text in texts]
+        return [[*tokens, self.tokenizer.end] for tokens in self.tokenizer.encode(texts)]
 
-    def decode(self, tokens: Array) -> str:
-        """The text of an answer's tokens, up to the end."""
-        kept = tokens[(tokens != PAD) & (tokens != self.tokenizer.end)]
-        return self.tokenizer.decode(kept.tolist())
+    def decode(self, tokens: Array) -> Array:
+        """The texts `[…]` of answers' tokens `[…, L]`, up to the end; equal answers, which are many, are read once."""
+        answers, which = np.unique(tokens.reshape(-1, tokens.shape[-1]), axis=0, return_inverse=True)
+        kept = (answers != PAD) & (answers != self.tokenizer.end)
+        texts = [self.tokenizer.decode(answer[own].tolist()) for answer, own in zip(answers, kept, strict=True)]
+        return np.array([*texts, ""], object)[which.reshape(tokens.shape[:-1])]
 
     # Metrics and state --------------------------------------------------------------------------------
 

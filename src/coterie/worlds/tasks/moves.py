@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from functools import lru_cache
 
 from coterie.worlds.tasks.programs import find_program, output_of
 
 MOVES = {"U": (-1, 0), "D": (1, 0), "L": (0, -1), "R": (0, 1)}
+REMEMBERED = 10_000  # answers, which repeat
 WORDS = {"UP": "U", "DOWN": "D", "LEFT": "L", "RIGHT": "R"}
 
 
@@ -15,6 +18,7 @@ def spell(lines: str, spaced: bool) -> str:
     return "\n".join(" ".join(line) for line in lines.split("\n")) if spaced else lines
 
 
+@lru_cache(REMEMBERED)
 def parse_moves(answer: str) -> str | None:
     """The letters of an answer such as "RRD" or "right, down"; None where it has another form."""
     text = answer.strip().upper()
@@ -26,10 +30,10 @@ def parse_moves(answer: str) -> str | None:
     return letters if letters and set(letters) <= set(MOVES) else None
 
 
-def read_moves(answer: str, grid: str, program: bool, started: bool) -> str | None:
+def read_moves(answer: str, grid: Callable[[], str], program: bool, started: bool) -> str | None:
     """The moves of an answer; where it may be a program, one is run to get them, with the grid as its input.
 
     `started`: the prompt has begun the program.
     """
     source = find_program(answer, started) if program else None
-    return parse_moves(answer if source is None else output_of(source, grid + "\n"))
+    return parse_moves(answer if source is None else output_of(source, grid() + "\n"))

@@ -189,7 +189,8 @@ class PlanPathTask:
 
     def _read(self, state: PathState, role: str, answer: str) -> str | None:
         """The moves of an answer; a program is run to get them."""
-        return read_moves(answer, self._spell(grid_text(state)), role == "tool", self.settings.tool == "program")
+        program = self.settings.tool == "program"
+        return read_moves(answer, lambda: self._spell(grid_text(state)), role == "tool", program)
 
     def _limited(self, moves: str) -> str:
         return moves[: self.settings.max_moves] if self.settings.max_moves else moves

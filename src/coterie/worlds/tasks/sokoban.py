@@ -320,7 +320,7 @@ class SokobanTask:
 
     def apply(self, state: SokobanState, role: str, answer: str) -> Outcome:
         program = self.settings.tool == "program"
-        moves = read_moves(answer, self._spell(grid_text(state)), role == "tool", program)
+        moves = read_moves(answer, lambda: self._spell(grid_text(state)), role == "tool", program)
         if moves is None:
             proposal = "" if role == "tool" else state.proposal
             after = replace(state, proposal=proposal)
