@@ -178,18 +178,22 @@ def test_a_list_of_values_names_the_option_that_sweeps(coterie_, tmp_path, word)
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("blocks", "file"),
-    [(1, "config.yaml"), (6, "step-000000000000"), (9, "metrics.jsonl")],
+    ("blocks", "file", "cure"),
+    [
+        (1, "config.yaml", "give the command again"),
+        (6, "step-000000000000", "'coterie resume RUN' continues from the last checkpoint"),
+        (9, "metrics.jsonl", "'coterie resume RUN' continues from the last checkpoint"),
+    ],
 )
-def test_a_full_disk_is_one_sentence_and_leaves_nothing_broken(tmp_path, blocks, file):
+def test_a_full_disk_is_one_sentence_and_leaves_nothing_broken(tmp_path, blocks, file, cure):
     """Files may not grow beyond some kilobytes, which a write meets as it meets a full disk."""
     small = functools.partial(resource.setrlimit, resource.RLIMIT_FSIZE, (blocks * 1024, -1))
     longer = "train.total_steps=960"
     words = ["train", "gridworld-cooperative", *GRID, longer, "--out", tmp_path / "run", "--quiet"]
     failed = run_command(*words, before=small)
     assert failed.returncode == 1, failed.stderr
-    said = rf"coterie: '\S+{file}': File too large; 'coterie resume RUN' continues from the last checkpoint\n"
-    assert re.fullmatch(said, failed.stderr)
+    cure = cure.replace("RUN", str(tmp_path / "run"))
+    assert re.fullmatch(rf"coterie: '\S+{file}': File too large; free some space, then {cure}\n", failed.stderr)
     assert not list(tmp_path.rglob(".*"))
     if file == "config.yaml":
         train(tmp_path / "run", longer)
@@ -212,12 +216,14 @@ def test_a_full_disk_is_one_sentence_and_leaves_nothing_broken(tmp_path, blocks,
 def test_a_full_disk_is_one_sentence_whatever_is_written(coterie_, tmp_path, monkeypatch, words):
     run = train(tmp_path / "run")
     places = {"RUN": run.path, "OUT": tmp_path / "out", "OUT.gif": tmp_path / "out.gif"}
-    small = functools.partial(resource.setrlimit, resource.RLIMIT_FSIZE, (64, -1))
+    small = functools.partial(resource.setrlimit, resource.RLIMIT_FSIZE, (256, -1))  # of standard error, too
     failed = run_command(*(places.get(word, word) for word in words), before=small)
     assert failed.returncode == 1, failed.stderr
+    assert failed.stderr.endswith("; free some space, then give the command again\n")
     assert "File too large" in failed.stderr.splitlines()[-1]
     assert "Traceback" not in failed.stderr
     assert not list(tmp_path.glob("*.partial"))
+    assert not list(tmp_path.glob("out/.*"))
 
 
 @pytest.mark.slow
