@@ -442,6 +442,14 @@ def test_eval_for_people(coterie_, trained):
     assert "success" in out
 
 
+@pytest.mark.parametrize("words", [(), ("-m", "seed=0,1")])
+def test_an_empty_name_of_a_directory_is_refused(coterie_, tmp_path, monkeypatch, words):
+    monkeypatch.chdir(tmp_path)
+    code, _, err = coterie_("train", "gridworld-race", *words, "--out", "")
+    assert (code, err) == (2, "coterie: --out: expected a directory, got ''; '.' is the working directory\n")
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.slow
 def test_eval_says_who_plays(coterie_, trained, tmp_path):
     def head(run, *words):
@@ -456,6 +464,9 @@ def test_eval_says_who_plays(coterie_, trained, tmp_path):
     words = ("groups.team.policy=random", "groups.team.learner=none")
     assert head(trained, *words) == [f"{trained.path}, random, {tail}"]
     assert head(trained, "groups.team.policy=q_network") == [f"{trained.path}, untrained, {tail}"]
+    words = ("--policy", "random:decide=jointly")
+    code, _, err = coterie_("eval", trained.path, *words)
+    assert (code, err) == (2, "coterie: groups.team.policy.decide: no such setting; known: none\n")
     duel = train(tmp_path / "duel", experiment=written(tmp_path / "duel.yaml", DUEL))
     other = tmp_path / "duel"
     words = ("groups.ring.policy=expert", f"groups.cross.policy={{run: {other}, group: ring, checkpoint: last}}")

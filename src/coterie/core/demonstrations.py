@@ -304,6 +304,8 @@ def _read_index(folder: Path) -> dict[str, Any]:
         raise CoterieError(f"'{folder / INDEX}' cannot be read: {error}") from None
     if not isinstance(index, dict) or index.get("schema") != SCHEMA:
         raise CoterieError(f"'{folder / INDEX}' is not an index of demonstrations of schema {SCHEMA}")
+    if not isinstance(index.get("groups"), dict):
+        raise CoterieError(f"'{folder / INDEX}' is damaged: it names no groups; record the demonstrations again")
     return index
 
 
