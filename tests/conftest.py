@@ -24,6 +24,10 @@ from helpers.compare import fabricate_sweep
 from helpers.dqn import make_learner as make_q_learner
 from helpers.maddpg import make_learner as make_table_learner
 from helpers.ppo import make_learner
+from helpers.run import environment
+
+# of child processes: fork servers of Python before 3.12.8 import what is installed instead of what `sys.path` names
+os.environ["PYTHONPATH"] = environment()["PYTHONPATH"]
 
 
 @pytest.fixture(autouse=True, scope="session")

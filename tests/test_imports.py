@@ -72,6 +72,13 @@ def test_most_packages_import_with_numpy_numba_and_torch_alone():
     assert needed == NEED_MORE
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("make", ["gridworld.parallel_env", "gridworld.single_env", "tictactoe.env"])
+def test_environments_for_other_libraries_name_the_extra_that_they_need(make):
+    done = python(BLOCK + f"import coterie.worlds; coterie.worlds.{make}()")
+    assert done.stderr.endswith("'gymnasium' is not installed: pip install 'coterie[worlds]'\n")
+
+
 def test_the_block_blocks():
     assert python(BLOCK + "import omegaconf").returncode != 0
     assert python(BLOCK + "import coterie.config.schema").returncode != 0

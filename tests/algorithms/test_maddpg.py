@@ -261,6 +261,94 @@ def test_one_update_is_the_one_of_the_paper(action, parameters, centralized, own
         assert np.allclose(learned.target_flat.array, 0.75 * old + 0.25 * learned.flat.array, atol=1e-6)
 
 
+class Plain:
+    """A perceptron of a learner, in float64 and without any of its code."""
+
+    def __init__(self, net):
+        layers = [*net.body.layers, net.out]
+        self.weights = [part[0].detach().double().clone() for layer in layers for part in (layer.weight, layer.bias)]
+        self.optimiser = torch.optim.Adam([w.requires_grad_() for w in self.weights], lr=0.01, eps=1e-5)
+        self.activate = net.body.activate
+
+    def __call__(self, *parts):
+        x = torch.cat(parts, dim=-1)
+        for weight, bias in zip(self.weights[:-2:2], self.weights[1:-2:2], strict=True):
+            x = self.activate(x @ weight + bias)
+        return x @ self.weights[-2] + self.weights[-1]
+
+    def step(self, loss):
+        self.optimiser.zero_grad()
+        loss.backward()
+        self.optimiser.step()
+
+    def follow(self, other, tau):
+        with torch.no_grad():
+            for mine, theirs in zip(self.weights, other.weights, strict=True):
+                mine += tau * (theirs - mine)
+
+    def expect_near(self, net):
+        for mine, theirs in zip(self.weights, Plain(net).weights, strict=True):
+            assert torch.allclose(mine, theirs, atol=2e-5)
+
+
+@pytest.mark.parametrize("centralized", [True, False])
+@pytest.mark.parametrize("compiled", [True, False])
+def test_five_updates_are_those_of_td3(centralized, compiled):
+    """Fujimoto et al. 2018, algorithm 1, with agents as rows: smoothed targets, the lower twin, every second step."""
+    settings = {"gamma": 0.9, "max_grad_norm": 1e9, "policy_delay": 2, "target": {"tau": 0.25, "noise": 0.1}}
+    critic = {"centralized": centralized, "twin": True}
+    one = make_learner(group_spec(SPACES["box"]), compiled=compiled, critic=critic, **settings)
+    randomise(one.policy, scale=0.5)
+    one.actor.target_flat.array[:] = 0.7 * one.policy.flat.array
+    one.critics[1].target_flat.array[:] *= 1.3
+    own = random_experience(one)
+    joint = joint_of(one, own)
+    one.remember(own, joint)
+    draws = one.draw(5, joint, generator())
+    assert np.abs(draws.smoothing).max() == pytest.approx(0.5)  # c of the paper, for actions in [−1, 1]
+    assert draws.smoothing.std() == pytest.approx(0.2, rel=0.1)  # σ
+    actor, later_actor = Plain(one.policy.net), Plain(one.actor.target)
+    twins, later_twins = [[Plain(net) for net in nets] for nets in zip(*((c.net, c.target) for c in one.critics))]
+    run(one, draws, rate=0.01)
+
+    agents, size = 2, one.layout.own.action_size
+    identity = torch.eye(agents, dtype=torch.float64)
+    for index, smoothing in zip(draws.indices, draws.smoothing, strict=True):
+        rows = JointTransitions(*(torch.from_numpy(column[index]) for column in one.replay.rows))
+        count = len(index)
+        who = identity.expand(count, -1, -1)
+        seen, ahead = (x.double().view(count, agents, -1) for x in (rows.observation, rows.next_obs))
+        done = rows.action.double().view(count, agents, size)
+
+        def values(net, seen, done, count=count, who=who):
+            """Of each agent's action, given everybody's: `done [B, critic of agent, agent, K]`."""
+            if centralized:
+                return net(seen.reshape(count, 1, -1).expand(-1, agents, -1), who, done.flatten(2))[..., 0]
+            return net(seen, who, torch.stack([done[:, i, i] for i in range(agents)], 1))[..., 0]
+
+        with torch.no_grad():
+            noisy = (torch.tanh(later_actor(ahead, who)) + torch.from_numpy(smoothing).double()).clamp(-1, 1)
+            noisy = (noisy * rows.next_active[..., None]).unsqueeze(1).expand(-1, agents, -1, -1)
+            lower = torch.minimum(*(values(net, ahead, noisy) for net in later_twins))
+            target = rows.reward.double() + rows.discount.double() * lower
+        valid = rows.valid.double() / rows.valid.sum()
+        everybody = done.unsqueeze(1).expand(-1, agents, -1, -1)
+        for net in twins:
+            net.step((valid * (values(net, seen, everybody) - target) ** 2 / 2).sum())
+        if twins[0].optimiser.state[twins[0].weights[0]]["step"] % 2 == 0:
+            tried, acted = everybody.clone(), torch.tanh(actor(seen, who))
+            for i in range(agents):
+                tried[:, i, i] = acted[:, i]  # what the others did is recorded
+            actor.step(-(valid * values(twins[0], seen, tried)).sum())
+            for slow, quick in zip([later_actor, *later_twins], [actor, *twins], strict=True):
+                slow.follow(quick, 0.25)
+    actor.expect_near(one.policy.net)
+    later_actor.expect_near(one.actor.target)
+    for c, learned in enumerate(one.critics):
+        twins[c].expect_near(learned.net)
+        later_twins[c].expect_near(learned.target)
+
+
 def test_the_learner_applies_the_preference(table_learner):
     own_wish, team, again = table_learner(), table_learner(preference=Team(TeamSettings())), table_learner()
     own = random_experience(own_wish)

@@ -178,18 +178,22 @@ def test_a_list_of_values_names_the_option_that_sweeps(coterie_, tmp_path, word)
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("blocks", "file"),
-    [(1, "config.yaml"), (6, "step-000000000000"), (9, "metrics.jsonl")],
+    ("blocks", "file", "cure"),
+    [
+        (1, "config.yaml", "give the command again"),
+        (6, "step-000000000000", "'coterie resume RUN' continues from the last checkpoint"),
+        (9, "metrics.jsonl", "'coterie resume RUN' continues from the last checkpoint"),
+    ],
 )
-def test_a_full_disk_is_one_sentence_and_leaves_nothing_broken(tmp_path, blocks, file):
+def test_a_full_disk_is_one_sentence_and_leaves_nothing_broken(tmp_path, blocks, file, cure):
     """Files may not grow beyond some kilobytes, which a write meets as it meets a full disk."""
     small = functools.partial(resource.setrlimit, resource.RLIMIT_FSIZE, (blocks * 1024, -1))
     longer = "train.total_steps=960"
     words = ["train", "gridworld-cooperative", *GRID, longer, "--out", tmp_path / "run", "--quiet"]
     failed = run_command(*words, before=small)
     assert failed.returncode == 1, failed.stderr
-    said = rf"coterie: '\S+{file}': File too large; 'coterie resume RUN' continues from the last checkpoint\n"
-    assert re.fullmatch(said, failed.stderr)
+    cure = cure.replace("RUN", str(tmp_path / "run"))
+    assert re.fullmatch(rf"coterie: '\S+{file}': File too large; free some space, then {cure}\n", failed.stderr)
     assert not list(tmp_path.rglob(".*"))
     if file == "config.yaml":
         train(tmp_path / "run", longer)
@@ -212,12 +216,14 @@ def test_a_full_disk_is_one_sentence_and_leaves_nothing_broken(tmp_path, blocks,
 def test_a_full_disk_is_one_sentence_whatever_is_written(coterie_, tmp_path, monkeypatch, words):
     run = train(tmp_path / "run")
     places = {"RUN": run.path, "OUT": tmp_path / "out", "OUT.gif": tmp_path / "out.gif"}
-    small = functools.partial(resource.setrlimit, resource.RLIMIT_FSIZE, (64, -1))
+    small = functools.partial(resource.setrlimit, resource.RLIMIT_FSIZE, (256, -1))  # of standard error, too
     failed = run_command(*(places.get(word, word) for word in words), before=small)
     assert failed.returncode == 1, failed.stderr
+    assert failed.stderr.endswith("; free some space, then give the command again\n")
     assert "File too large" in failed.stderr.splitlines()[-1]
     assert "Traceback" not in failed.stderr
     assert not list(tmp_path.glob("*.partial"))
+    assert not list(tmp_path.glob("out/.*"))
 
 
 @pytest.mark.slow
@@ -436,6 +442,14 @@ def test_eval_for_people(coterie_, trained):
     assert "success" in out
 
 
+@pytest.mark.parametrize("words", [(), ("-m", "seed=0,1")])
+def test_an_empty_name_of_a_directory_is_refused(coterie_, tmp_path, monkeypatch, words):
+    monkeypatch.chdir(tmp_path)
+    code, _, err = coterie_("train", "gridworld-race", *words, "--out", "")
+    assert (code, err) == (2, "coterie: --out: expected a directory, got ''; '.' is the working directory\n")
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.slow
 def test_eval_says_who_plays(coterie_, trained, tmp_path):
     def head(run, *words):
@@ -450,6 +464,9 @@ def test_eval_says_who_plays(coterie_, trained, tmp_path):
     words = ("groups.team.policy=random", "groups.team.learner=none")
     assert head(trained, *words) == [f"{trained.path}, random, {tail}"]
     assert head(trained, "groups.team.policy=q_network") == [f"{trained.path}, untrained, {tail}"]
+    words = ("--policy", "random:decide=jointly")
+    code, _, err = coterie_("eval", trained.path, *words)
+    assert (code, err) == (2, "coterie: groups.team.policy.decide: no such setting; known: none\n")
     duel = train(tmp_path / "duel", experiment=written(tmp_path / "duel.yaml", DUEL))
     other = tmp_path / "duel"
     words = ("groups.ring.policy=expert", f"groups.cross.policy={{run: {other}, group: ring, checkpoint: last}}")

@@ -116,3 +116,7 @@ def test_what_cannot_be_loaded_is_named(tmp_path):
     (tmp_path / "demonstrations.json").write_text("{}")
     with pytest.raises(CoterieError, match=r"demonstrations\.json.*schema"):
         demonstrations.load(tmp_path)
+    (tmp_path / "demonstrations.json").write_text(f'{{"schema": {demonstrations.SCHEMA}}}')
+    for read in (demonstrations.load, demonstrations.groups):
+        with pytest.raises(CoterieError, match=r"demonstrations\.json' is damaged: it names no groups"):
+            read(tmp_path)

@@ -100,6 +100,13 @@ def test_keys_names_and_arrows_choose_and_a_wrong_answer_is_asked_again():
     assert all("0, 1, 2, 3, 4, 5, or q" in line for line in wrong)
 
 
+def test_moves_that_differ_in_case_alone_are_told_apart():
+    names, keys = ("bxc3", "Bxc3", "1", "2"), ("0", "1", "2", "a")
+    rows = range(4)
+    for word, row in (("bxc3", 0), ("Bxc3", 1), ("BXC3", 0), ("1", 1), ("2", 2), ("A", 3)):  # a key goes before a name
+        assert person.find(word, rows, names, keys) == row
+
+
 def test_only_legal_actions_are_offered_and_an_illegal_one_is_named():
     world = Tictactoe(TictactoeSettings(), 1)
     world.reset(0)

@@ -122,6 +122,16 @@ def test_runs_are_found_at_any_depth_and_counted_once(sweep):
     assert [one.seeds for one in found.standings] == [4, 4]
 
 
+def test_a_report_that_is_called_after_a_run_leaves_the_run_in(sweep, monkeypatch):
+    first = sorted(sweep.iterdir())[0]
+    (sweep / f"{first.name}-figures").mkdir()
+    (sweep / f"{first.name}.html").write_text("")
+    words = [str(path) for path in sorted(sweep.iterdir())]
+    assert len(runs.find_runs(words)) == len(runs.find_runs([str(sweep)])) == 8
+    monkeypatch.chdir(sweep)
+    assert len(runs.find_runs(["."])) == 8
+
+
 def test_what_an_earlier_report_wrote_beside_the_runs_is_left_out(sweep):
     (sweep / "report-figures").mkdir()
     (sweep / "report.html").write_text("")

@@ -157,6 +157,15 @@ def test_a_missing_minari_is_named_before_anything_is_played(monkeypatch, coteri
     code, _, errors = coterie_(*words, "--minari", "coterie/grid-v0")
     assert code
     assert "pip install 'coterie[minari]'" in errors
+
+
+def test_an_id_that_minari_refuses_is_named_before_anything_is_played(coterie_, tmp_path):
+    pytest.importorskip("minari")
+    words = ("demonstrate", "gridworld-race", "--policy", "expert", "--out", tmp_path / "a", "--minari", "a b")
+    code, _, errors = coterie_(*words)
+    assert code == 1
+    assert errors.startswith("coterie: --minari: Malformed dataset ID: a b.")
+    assert not (tmp_path / "a").exists()
     assert not (tmp_path / "new").exists()
 
 

@@ -348,9 +348,9 @@ groups:
 
 @pytest.mark.slow
 def test_a_seated_policy_has_the_weights_of_its_checkpoint(tmp_path, earlier):
-    for which in ("best", "last"):
+    for which in ("best", "last", 128):
         group = seated(tmp_path, earlier[0], f", checkpoint: {which}")
-        saved = earlier[0].load_checkpoint(which)["policies"]["team"]["net"]
+        saved = earlier[0].load_checkpoint(str(which))["policies"]["team"]["net"]
         assert all(np.array_equal(v, saved[k]) for k, v in group.policy.state()["net"].items())
         assert group.learner is None
 

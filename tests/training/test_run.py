@@ -1,5 +1,6 @@
 """A run's directory: what lies in it, which checkpoints stay, what is cut."""
 
+import errno
 import json
 import logging
 import subprocess
@@ -129,6 +130,14 @@ def test_a_text_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="went down"):
         write_text(tmp_path / "a", "new")
     assert (tmp_path / "a").read_text() == "old"
+
+    def full(handle):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("coterie.training.run.os.fsync", full)
+    with pytest.raises(OSError, match=f"^.Errno {errno.ENOSPC}. No space left on device: '{tmp_path / 'a'}'$"):
+        write_text(tmp_path / "a", "new")
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
 
 
 @pytest.mark.slow

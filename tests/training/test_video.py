@@ -1,6 +1,7 @@
 """Films as files, in a terminal, in a window."""
 
 import re
+import resource
 import sys
 import tracemalloc
 
@@ -189,6 +190,24 @@ def test_an_mp4_lies_beside_the_gif_and_lasts_as_long(grid, tmp_path):
     assert frames == 9  # seven, a pause, and how long the last one lasts
     assert seconds == pytest.approx(4.0, abs=0.3)  # as the GIF
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.gif", "a.mp4"]
+
+
+@pytest.mark.slow
+def test_an_mp4_that_does_not_fit_on_the_disk_is_one_sentence(tmp_path, capfd):
+    pytest.importorskip("imageio_ffmpeg")
+    frames = np.random.default_rng(0).integers(0, 256, (40, 64, 64, 3), np.uint8)
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limit[1]))  # of ffmpeg, too
+    try:
+        with mp4.Mp4Writer(tmp_path / "a.mp4") as video_file:
+            for frame in frames:
+                video_file.add(frame)
+            with pytest.raises(CoterieError, match=r"a\.mp4': ffmpeg failed: [^\n]*; has the disk free space\?$"):
+                video_file.finish(10)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    assert capfd.readouterr().err == ""
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_without_ffmpeg_a_gif_is_all_and_an_mp4_says_what_it_needs(grid, tmp_path, monkeypatch):

@@ -72,8 +72,19 @@ def describe_file_error(error: OSError) -> str:
     """An error of the file system in words, with a cure for a full disk."""
     if error.filename is None:  # a write does not say which file; those of runs are named by what writes them
         return f"a file could not be written: {error.strerror}; free some space, then give the command again"
-    cure = "; 'coterie resume RUN' continues from the last checkpoint" if error.errno in FULL else ""
-    return f"'{error.filename}': {error.strerror}{cure}"
+    if error.errno not in FULL:
+        return f"'{error.filename}': {error.strerror}"
+    run = _training_run(Path(error.filename))
+    cure = "give the command again" if run is None else f"'coterie resume {run}' continues from the last checkpoint"
+    return f"'{error.filename}': {error.strerror}; free some space, then {cure}"
+
+
+def _training_run(file: Path) -> Path | None:
+    """The run whose training writes this file; None: no run's, or of one whose failed start left nothing."""
+    for run in file.parents:
+        if (run / "config.yaml").is_file():
+            return run if file.relative_to(run).parts[0] in ("checkpoints", "metrics.jsonl") else None
+    return None
 
 
 def say_interrupted() -> None:

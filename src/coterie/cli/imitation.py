@@ -63,9 +63,9 @@ def demonstrate(
             print(f"  {len(part)}/{episodes} episodes, {part.frames:,} steps{outcome(part)}", flush=True)
 
     if minari is not None:  # before anything is played
-        from coterie.studies.demonstrate.minari import minari_package
+        from coterie.studies.demonstrate.minari import demand_dataset_id
 
-        minari_package()
+        demand_dataset_id(minari)
         record.one_group(record.source_config(source, overrides), group)
     if from_minari is not None:
         parts = [import_minari(from_minari, spec, overrides, out)]

@@ -105,7 +105,8 @@ def evaluate(
     as_json: AsJson = False,
     checkpoint: Checkpoint = "best",
     policy: Annotated[
-        str | None, typer.Option(help="policy in place of the groups that learned: teacher, random, expert, …")
+        str | None,
+        typer.Option(help="policy in place of the groups that learned: teacher, random, alphabeta:depth=6, …"),
     ] = None,
     transcripts: Annotated[int, typer.Option(min=0, help="text tasks: episodes to print as text")] = 0,
 ) -> None:

@@ -174,7 +174,7 @@ class SeatedRun:
     """A policy taken from an earlier run."""
 
     run: str  # directory of the run; relative paths resolve against the working directory and are stored as absolute
-    checkpoint: str = "best"  # best, last or a step number
+    checkpoint: str | int = "best"  # best, last or a step number
     group: str | None = None  # group of that run; None: the group of the same name, or the only one
 
 

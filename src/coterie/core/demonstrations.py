@@ -12,10 +12,11 @@ import json
 import os
 import zipfile
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -248,15 +249,27 @@ def save(path: str | Path, parts: Sequence[Demonstrations]) -> None:
         if part.mask is not None:
             arrays["mask"] = part.mask
         arrays = dict(map(_encoded, arrays.items()))
-        temporary = folder / f".{part.group}.npz"
-        with open(temporary, "wb") as file:
+        with _replacing(folder / f"{part.group}.npz") as file:
             np.savez_compressed(file, **arrays)
+    with _replacing(folder / INDEX) as file:
+        file.write((json.dumps(_index(parts), indent=1) + "\n").encode())
+
+
+@contextmanager
+def _replacing(path: Path) -> Iterator[IO[bytes]]:
+    """A file under a temporary name that is synced and renamed at the end; a failure leaves the old file as it was."""
+    temporary = path.with_name(f".{path.name}")
+    try:
+        with open(temporary, "wb") as file:
+            yield file
             file.flush()
             os.fsync(file.fileno())
-        temporary.rename(folder / f"{part.group}.npz")
-    temporary = folder / f".{INDEX}"
-    temporary.write_text(json.dumps(_index(parts), indent=1) + "\n")
-    temporary.rename(folder / INDEX)
+        temporary.rename(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        if error.errno is None:
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from None  # instead of the temporary name, or none
 
 
 def _index(parts: Sequence[Demonstrations]) -> dict[str, Any]:
@@ -291,6 +304,8 @@ def _read_index(folder: Path) -> dict[str, Any]:
         raise CoterieError(f"'{folder / INDEX}' cannot be read: {error}") from None
     if not isinstance(index, dict) or index.get("schema") != SCHEMA:
         raise CoterieError(f"'{folder / INDEX}' is not an index of demonstrations of schema {SCHEMA}")
+    if not isinstance(index.get("groups"), dict):
+        raise CoterieError(f"'{folder / INDEX}' is damaged: it names no groups; record the demonstrations again")
     return index
 
 

@@ -348,11 +348,16 @@ def keys_of(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def find(word: str, rows: Sequence[int], names: Sequence[str], keys: Sequence[str]) -> int | None:
-    """The row that a key, a name or an arrow key means."""
-    said = word.strip().lower()
-    for row in rows:
-        if said in (keys[row].lower(), names[row].lower()):
-            return row
+    """The row that a key, a name or an arrow key means; in chess `bxc3` and `Bxc3` are different moves."""
+    said = word.strip()
+    for labels in (keys, names):
+        for row in rows:
+            if labels[row] == said:
+                return row
+    for labels in (keys, names):
+        for row in rows:
+            if labels[row].lower() == said.lower():
+                return row
     pointed = ARROWS.get(word, ())
     return next((row for row in rows if pointed and set(pointed) & set(names[row].lower().split())), None)
 

@@ -43,7 +43,7 @@ def plan_sweep(experiment: Experiment, words: Sequence[str], out: str | Path | N
     for number, (name, combination, config) in enumerate(zip(names, combinations, configs, strict=True)):
         if settings[number] in settings[:number]:  # the same value written differently, such as 0.9 and 0.90
             refuse_twice(combination)
-        directory = run_directory(config, None) if out is None else Path(out) / name
+        directory = run_directory(config, out) / (name if out is not None else "")
         while directory in [earlier.directory for earlier in planned]:
             directory = directory.with_name(directory.name + "-2")
         planned.append(Combination(combination, directory))

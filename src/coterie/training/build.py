@@ -224,7 +224,7 @@ def build_run_actor(chosen: SeatedRun, group_spec: GroupSpec, world: World, lear
         directory = run.Run.open(chosen.run)
         earlier = directory.config()
         name = source_group(chosen, group_spec, earlier)
-        saved = directory.load_checkpoint(chosen.checkpoint)["policies"][name]
+        saved = directory.load_checkpoint(str(chosen.checkpoint))["policies"][name]
     except ConfigError:
         raise
     except CoterieError as error:
@@ -265,7 +265,7 @@ def start_groups(config: Config, groups: Sequence[Group]) -> None:
         try:
             directory = run.Run.open(chosen.run)
             name = source_group(chosen, group.actor.group_spec, directory.config(), "start")
-            saved = directory.load_checkpoint(chosen.checkpoint)["policies"][name]
+            saved = directory.load_checkpoint(str(chosen.checkpoint))["policies"][name]
             getattr(group.policy, "start_from", group.policy.load)(saved)
             getattr(group.learner, "policy_started", lambda: None)()
         except ConfigError:

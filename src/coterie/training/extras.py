@@ -24,5 +24,7 @@ def extra(name: str, cure: str = "") -> Iterator[None]:
         if is_ctrl_c(error):
             raise KeyboardInterrupt from None
         reason = str(error) if isinstance(error, CoterieError) else f"{type(error).__name__}: {error}"
+        if isinstance(error, OSError) and error.strerror:  # such as a full disk
+            reason = error.strerror if error.filename is None else f"'{error.filename}': {error.strerror}"
         log.warning("no %s: %s%s", name, reason, cure)
         log.debug("no %s", name, exc_info=True)

@@ -589,6 +589,8 @@ def describe(training: Training) -> str:
 
 def run_directory(config: Config, out: str | Path | None) -> Path:
     """The directory of a new run: `--out`, or runs/EXPERIMENT/DATE-TIME-seedS."""
+    if out == "":  # of a shell variable that is not set
+        raise ConfigError("--out: expected a directory, got ''; '.' is the working directory")
     if out is not None:
         return Path(out)
     stamp = time.strftime("%Y%m%d-%H%M%S")

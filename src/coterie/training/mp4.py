@@ -51,7 +51,13 @@ class Mp4Writer:
         if self._frames is None:
             size = (frame.shape[1], frame.shape[0])
             self._frames = imageio_ffmpeg.write_frames(
-                str(self.partial), size, fps=RATE, quality=8, macro_block_size=2, output_params=["-threads", "1"]
+                str(self.partial),
+                size,
+                fps=RATE,
+                quality=8,
+                macro_block_size=2,
+                output_params=["-threads", "1"],
+                ffmpeg_log_level="fatal",  # of a file that it could not write, `finish` says so
             )
             self._frames.send(None)
         self.count += 1
@@ -77,7 +83,8 @@ class Mp4Writer:
                 [program, *quiet, "-movflags", "faststart", str(paced)], capture_output=True, text=True
             )
             if done.returncode:
-                raise CoterieError(f"'{self.path}': ffmpeg failed: {done.stderr.strip()[-200:]}")
+                reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+                raise CoterieError(f"'{self.path}': ffmpeg failed: {reason}; has the disk free space?")
             os.replace(paced, self.path)
         finally:
             paced.unlink(missing_ok=True)

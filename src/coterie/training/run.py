@@ -237,8 +237,8 @@ def write_text(path: Path, text: str) -> None:
             os.fsync(file.fileno())
         temporary.rename(path)
     except OSError as error:
-        if error.errno is not None:
-            error.filename, error.filename2 = str(path), None  # instead of the temporary name, or none
         if temporary.exists():  # on a disk that is read-only, removing a file that is not there is an error, too
             temporary.unlink()
-        raise
+        if error.errno is None:
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from None  # instead of the temporary name, or none

@@ -59,7 +59,8 @@ class Events:
         self.event = Event
         path.mkdir(parents=True, exist_ok=True)
         now = f"{time.time():017.6f}"  # first in the name: TensorBoard reads files in the order of their names
-        self.file = open(path / f"events.out.tfevents.{now}.{socket.gethostname()}.{os.getpid()}", "xb")  # noqa: SIM115  # until close
+        name = f"events.out.tfevents.{now}.{socket.gethostname()}.{os.getpid()}"
+        self.file = open(path / name, "xb", buffering=0)  # noqa: SIM115  # until close; nothing waits that may fail then
         self.records = RecordWriter(self.file)
         self.add(0, file_version="brain.Event:2")
         self.add(
@@ -68,7 +69,6 @@ class Events:
         plain = (int, float, str)
         shown = {name: value if isinstance(value, plain) else str(value) for name, value in settings.items()}
         self.add(0, summary=hparams_pb(shown))
-        self.flush()
 
     def add(self, step: int, **contents: Any) -> None:
         """Write one event."""
@@ -82,7 +82,7 @@ class Events:
         self.add(record["env_steps"], summary=Summary(value=values))
 
     def flush(self) -> None:
-        self.file.flush()
+        """Do nothing: every record is written at once."""
 
     def close(self) -> None:
         self.file.close()

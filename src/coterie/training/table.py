@@ -219,12 +219,14 @@ def load(
     run = Run.open(path)
     trained = run.config()
     if policy is not None and policy != TEACHER:
-        if policy not in registry.UNTRAINED:
+        kind, _, changes = policy.partition(":")  # such as alphabeta:depth=6
+        if kind not in registry.UNTRAINED:
             known = ", ".join((TEACHER, *registry.UNTRAINED))
             raise CoterieError(f"--policy: expected one of {known}, got '{policy}'")
         given = [overrides] if isinstance(overrides, str) else list(overrides or [])
         learned = [name for name, group in trained.groups.items() if group.learner is not None]
-        overrides = [*given, *(f"groups.{name}.policy={policy}" for name in learned)]
+        words = [f"={kind}", *(f".{change}" for change in changes.split(",") if changes)]
+        overrides = [*given, *(f"groups.{name}.policy{word}" for name in learned for word in words)]
     settings = run.config(overrides)
     _demand_effect(schema.parse_overrides(overrides or []))
     saved: State = run.load_checkpoint(str(checkpoint))

@@ -84,8 +84,9 @@ def find_runs(words: Sequence[str]) -> list[tuple[str, Run]]:
 
 def _is_of_a_report(path: Path) -> bool:
     """Whether an earlier report wrote this: `runs/*` names its page and pictures, too."""
-    page = path.with_name(path.name.removesuffix("-figures") + ".html") if path.is_dir() else path
-    return page.suffix == ".html" and page.is_file() and page.with_name(f"{page.stem}-figures").is_dir()
+    stem = path.name.removesuffix("-figures") if path.is_dir() else path.stem
+    page, pictures = path.parent / f"{stem}.html", path.parent / f"{stem}-figures"
+    return path in (page, pictures) and page.is_file() and pictures.is_dir()
 
 
 def read(

@@ -214,6 +214,15 @@ def _gymnasium_space(space: ObservationSpace | Any) -> Any:
             return spaces.Dict({name: _gymnasium_space(part) for name, part in entries.items()})
 
 
+def demand_dataset_id(dataset_id: str) -> None:
+    """Refuse an id that Minari would refuse once everything has been played."""
+    minari_package()
+    try:
+        importlib.import_module("minari.dataset.minari_dataset").parse_dataset_id(dataset_id)
+    except ValueError as error:
+        raise CoterieError(f"--minari: {error}") from None
+
+
 def minari_package() -> ModuleType:
     """Minari, or an error that says how to install it."""
     try:

@@ -11,9 +11,7 @@ import string
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-import gymnasium
 import numpy as np
-from pettingzoo import ParallelEnv
 
 from coterie.core.lookup import suggest
 from coterie.core.seeding import generator
@@ -34,6 +32,13 @@ from coterie.core.types import (
 )
 from coterie.core.validation import one_of
 from coterie.core.world import Renderable, World, info_of
+
+try:
+    import gymnasium
+    from pettingzoo import ParallelEnv
+except ModuleNotFoundError as error:
+    cure = "pip install 'coterie[worlds]'"
+    raise ModuleNotFoundError(f"'{error.name}' is not installed: {cure}", name=error.name) from None
 
 RENDER_MODES = ("human", "rgb_array", "ansi")
 Settings = TypeVar("Settings")

@@ -10,14 +10,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import gymnasium
 import numpy as np
-from pettingzoo import AECEnv
 
 from coterie.core.seeding import generator
 from coterie.core.types import Array, CoterieError, Discrete, ObservationSpace, Text, TimeStep, action_dtype, blank
 from coterie.core.world import World, info_of
 from coterie.worlds.adapters.export import RENDER_MODES, Display, gymnasium_space, settings_from_kwargs
+
+# ruff: isort: split
+# after `export`, which names a package that is missing
+import gymnasium
+from pettingzoo import AECEnv
 
 PROMPT = "prompt"  # the key of observations in worlds of text
 
