@@ -6,8 +6,9 @@
 Every arm starts from a warm start of its own roles (transcripts of the scripted solver, `coterie clone`) and trains
 until so many tokens were sampled. Scores are those of the runs' summaries: greedy, 200 instances for tests, of the last
 policy (`success`) and of the one that was best in validation instances (`best`).
-What is already trained is kept. The commands are part of the results. `--out` replaces rows of the same study, arm,
-seed and warm start in the file and keeps the others; `--add` takes them from files of another machine.
+What is already trained is kept, and so are demonstrations (`--record` makes them on a machine without a GPU). The
+commands are part of the results. `--out` replaces rows of the same study, arm, seed and warm start in the file and
+keeps the others; `--add` takes them from files of another machine.
 """
 
 from __future__ import annotations
@@ -279,6 +280,7 @@ def main() -> None:
     parser.add_argument("--label", default="", help="added to the names of arms, for runs with further settings")
     parser.add_argument("--discard", action="store_true", help="delete checkpoints of arms once results are read")
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time, on the same GPU")
+    parser.add_argument("--record", action="store_true", help="only record demonstrations, which needs no GPU")
     parser.add_argument("--out", type=Path)
     parser.add_argument(
         "--add", type=Path, nargs="+", default=[], help="train nothing; put these files' rows into --out"
@@ -296,7 +298,8 @@ def main() -> None:
         return
     if options.study is None:
         parser.error("name a study, or files with --add")
-    demand_cuda()
+    if not options.record:
+        demand_cuda()
     study, folder = STUDIES[options.study], options.runs / options.study
     if options.warm_up:
         study, folder = replace(study, warm_up=options.warm_up), folder / f"warm-up-{options.warm_up}"
@@ -305,6 +308,10 @@ def main() -> None:
     starts = {(arm.startswith("single"), seed): arm for arm, seed in jobs if arm != "untrained"}
     with ThreadPoolExecutor(options.jobs) as pool:  # arms share them
         ready = [warm_start(study, arms_of(study)[arm], seed, folder) for (_, seed), arm in starts.items()]
+        if options.record:
+            folder.mkdir(parents=True, exist_ok=True)
+            list(pool.map(lambda warm: coterie(*warm.record), ready))
+            return
         list(pool.map(make, ready))
     print(f"{time.perf_counter() - begun:6.0f} s", options.study, "warm starts", flush=True)
     budget = Budget(options.tokens, folder, options.set, options.label, options.discard)
