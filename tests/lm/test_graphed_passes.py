@@ -1,11 +1,14 @@
 """Passes that are replayed on a GPU against passes that are not, and what they read."""
 
+from dataclasses import replace
+from unittest.mock import Mock
+
 import numpy as np
 import pytest
 import torch
 
 from coterie.algorithms.at_grpo.optimizer import Optimizer
-from coterie.lm.graphed_passes import GraphedPasses, Inputs, _rounded
+from coterie.lm.graphed_passes import GraphedPasses, Inputs, Reader, _Replay, _rounded, _twins
 from coterie.lm.sampling import PAD, Layout, PackedLayout, _read_rows, grade, read_table
 from coterie.lm.transformer import Transformer, TransformerShape
 from coterie.policies.teams.weights import Weights
@@ -95,4 +98,54 @@ def test_gradients_of_a_batch_that_was_overwritten_are_refused():
 
 def test_the_cpu_replays_nothing():
     assert Weights(Transformer(SHAPE, seed=3), None).passes is None
-    assert GraphedPasses  # imports without a GPU
+
+
+class Recorded:
+    """A pass without a GPU: graphs that note when they are replayed."""
+
+    def __init__(self, count):
+        self.forward, self.backward = Mock(), Mock()
+        self.found, self.slopes = (torch.zeros(count), torch.zeros(count)), torch.ones(2, count)
+
+
+@pytest.mark.parametrize("sizes", ["same", "other"])
+def test_batches_that_share_memory_take_their_gradients_in_turns(sizes):
+    passes = GraphedPasses(Transformer(SHAPE, seed=3), None, [])
+    one = Recorded(8)
+    first, _ = _Replay.apply(passes.anchor, passes, one, 3)
+    first.sum().backward()
+    one.backward.replay.assert_called_once()
+    assert one.slopes.tolist() == [[1, 1, 1, 0, 0, 0, 0, 0], [0] * 8]
+    first, _ = _Replay.apply(passes.anchor, passes, one, 3)
+    _Replay.apply(passes.anchor, passes, one if sizes == "same" else Recorded(16), 3)
+    with pytest.raises(RuntimeError, match="another batch"):
+        first.sum().backward()
+
+
+@pytest.mark.parametrize(("adapters", "tied"), [(0, True), (0, False), (2, True)])
+def test_what_is_captured_adds_gradients_where_they_are(adapters, tied):
+    network = Transformer(replace(SHAPE, tied=tied), seed=3)
+    if adapters:
+        network.add_adapters(adapters, 4, 8.0, [1, 2])
+    weights = Weights(network, 1 if adapters else None)
+    parameters = weights.parameters()
+    for parameter in parameters:
+        parameter.grad = torch.ones_like(parameter)
+    kept = [parameter.grad for parameter in parameters]
+    reader, inputs = Reader(network, weights.adapter, 0.8), Inputs((256, 128, 0.8), torch.device("cpu"))
+    for seed in range(2):
+        prompts, answers = batch(5, seed)
+        targets = answers[answers != PAD]
+        inputs.fill(PackedLayout.of(prompts, answers), targets)
+        found = torch.func.functional_call(reader, _twins(reader), (inputs,))
+        asked = torch.arange(128) < len(targets)
+        torch.autograd.backward(found, (asked.float(), 0.1 * asked))
+    for parameter, gradient in zip(parameters, kept, strict=True):
+        assert parameter.grad is gradient  # graphs keep its address
+        parameter.grad = None
+    for seed in range(2):
+        graded = weights.grade(*batch(5, seed), 0.8)
+        (graded.log_probs.sum() + 0.1 * graded.entropy.sum()).backward()
+    for parameter, gradient in zip(parameters, kept, strict=True):
+        torch.testing.assert_close(gradient, 1 + parameter.grad, atol=2e-4, rtol=1e-3)
+    assert all((p.grad is None) == (not any(p is own for own in parameters)) for p in network.parameters())

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from coterie.core.types import Array
-from coterie.lm.sampling import ALIGNED, PackedLayout, read_table, token_log_probs
+from coterie.lm.sampling import ALIGNED, LOGITS_AT_ONCE, PackedLayout, read_table, token_log_probs
 from coterie.lm.transformer import Transformer
 
 LARGEST = 1 << 15  # tokens; beyond, kernels take longer than their launches
@@ -64,7 +64,6 @@ class Pass:
         with torch.cuda.graph(self.backward, pool=pool):
             torch.autograd.backward(found, tuple(self.slopes))
         self.found = tuple(one.detach() for one in found)
-        self.replays = 0
 
 
 def _twins(module: nn.Module) -> dict[str, Tensor]:
@@ -81,23 +80,23 @@ def _twins(module: nn.Module) -> dict[str, Tensor]:
 
 class _Replay(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, anchor: Tensor, captured: Pass, count: int) -> tuple[Tensor, Tensor]:
+    def forward(ctx: Any, anchor: Tensor, passes: GraphedPasses, captured: Pass, count: int) -> tuple[Tensor, Tensor]:
         captured.forward.replay()
-        captured.replays += 1
-        ctx.captured, ctx.replay = captured, captured.replays
+        passes.replays += 1
+        ctx.passes, ctx.captured, ctx.replay = passes, captured, passes.replays
         log_probs, entropy = captured.found
         return log_probs[:count].clone(), entropy[:count].clone()
 
     @staticmethod
-    def backward(ctx: Any, log_prob_slope: Tensor, entropy_slope: Tensor) -> tuple[None, None, None]:
+    def backward(ctx: Any, log_prob_slope: Tensor, entropy_slope: Tensor) -> tuple[None, None, None, None]:
         captured = ctx.captured
-        if ctx.replay != captured.replays:
+        if ctx.replay != ctx.passes.replays:
             raise RuntimeError("another batch was read before the gradients of this one were taken")
         slopes = torch.stack([log_prob_slope, entropy_slope])
         captured.slopes.zero_()
         captured.slopes[:, : slopes.shape[1]] = slopes
         captured.backward.replay()
-        return None, None, None
+        return None, None, None, None
 
 
 class GraphedPasses:
@@ -113,7 +112,8 @@ class GraphedPasses:
         self.seen: set[Size] = set()
         self.addresses: list[int] = []  # of weights and gradients, which graphs keep
         self.anchor = torch.zeros((), device=network.embedding.device, requires_grad=True)
-        self.pool: Any = None
+        self.pool: Any = None  # memory that all graphs share, since only one batch is at work at a time
+        self.replays = 0  # forward passes so far
 
     def read(self, packed: PackedLayout, targets: Array, temperature: float) -> tuple[Tensor, Tensor] | None:
         """Log-probabilities and entropies of the targets; None where a pass of its own is better."""
@@ -132,7 +132,7 @@ class GraphedPasses:
             self._capture(size)
         captured = self.captured[size]
         captured.inputs.fill(packed, targets)
-        found: tuple[Tensor, Tensor] = _Replay.apply(self.anchor, captured, len(targets))
+        found: tuple[Tensor, Tensor] = _Replay.apply(self.anchor, self, captured, len(targets))
         return found
 
     def clear(self) -> None:
@@ -154,9 +154,11 @@ class GraphedPasses:
     def _fits(self, size: Size) -> bool:
         """Whether there is ample memory for what the passes keep."""
         shape = self.network.shape
-        kept = size[0] * shape.layers * (16 * shape.width + 8 * shape.hidden) * self.network.compute.itemsize
+        layers = size[0] * shape.layers * (16 * shape.width + 8 * shape.hidden)
+        logits = min(size[1] * shape.vocabulary, LOGITS_AT_ONCE)
+        weights = 2 * sum(parameter.numel() for parameter in self.parameters)  # in this precision, and gradients
         free = torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
-        return 2 * kept < free
+        return 2 * (layers + logits + weights) * self.network.compute.itemsize < free
 
 
 def _rounded(number: int) -> int:
