@@ -3,6 +3,7 @@
 import copy
 import itertools
 from dataclasses import replace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -305,6 +306,23 @@ def test_memory_that_runs_out_halves_the_microbatch_and_changes_nothing_else(mon
     assert max(graded[-3:]) <= 3
     assert "prompts at once" in caplog.text
     assert all(np.allclose(found[0][name], found[1][name], atol=2e-5) for name in found[0])
+
+
+def test_memory_that_runs_out_is_taken_back_from_captured_passes(monkeypatch):
+    runner, learner = team(num_envs=6, learner={"minibatch_size": 100, "microbatch_size": 100})
+    (worker,) = learner.workers
+    passes = Mock()
+    object.__setattr__(worker.weights, "passes", passes)
+    grade = Weights.grade
+
+    def scarce(self, prompts, *words):
+        if not passes.clear.called:  # what graphs keep would not fit beside the batch
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return grade(self, prompts, *words)
+
+    monkeypatch.setattr(Weights, "grade", scarce)
+    iterate(runner, learner, 1)
+    passes.clear.assert_called_once()
 
 
 def test_a_weight_that_is_not_finite_stops_learning():

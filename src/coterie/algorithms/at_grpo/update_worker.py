@@ -76,8 +76,6 @@ class UpdateWorker:
                 part = answers.take(rows)
                 steps.append(self._step(part, spec))
                 tokens.append(max(1, int((part.tokens != PAD).sum())))
-        if not steps:
-            return {}
         # Read at the end: until then a GPU works ahead.
         loss, clipped, divergence, entropy, norm = torch.stack(steps).T.tolist()
         mean = {"clip_fraction": clipped, "kl_reference": divergence, "token_entropy": entropy}
@@ -100,6 +98,8 @@ class UpdateWorker:
             # After the block: what the failed attempt held is free now.
             self.optimizer.zero_gradients()
             self.microbatch = size // 2
+            if self.weights.passes is not None:
+                self.weights.passes.clear()  # they keep the memory of batches that were larger
             torch.cuda.empty_cache()
             log.warning("out of GPU memory: the update goes on with %d prompts at once", self.microbatch)
         full = min(1.0, len(answers.agents) / spec.minibatch)  # a prompt in a smaller minibatch weighs no more
