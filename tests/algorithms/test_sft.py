@@ -5,6 +5,7 @@ import pytest
 
 import coterie
 from coterie.config.schema import ConfigError
+from coterie.core import demonstrations
 from helpers.run import written
 
 TEAM = """\
@@ -92,6 +93,15 @@ def test_prompts_that_are_too_long_are_refused(warm):
     words = ["groups.writers.policy.max_prompt_tokens=2"]
     with pytest.raises(ConfigError, match=r"max_prompt_tokens.*got 2"):
         coterie.clone(experiment, [demos], words, quiet=True)
+
+
+def test_prompts_without_a_token_are_refused(tmp_path, warm):
+    experiment, demos, _ = warm
+    part = demonstrations.load(demos)
+    part.observation[np.flatnonzero(part.labelled)[-1]] = ""
+    demonstrations.save(tmp_path / "demos", [part])
+    with pytest.raises(ConfigError, match="a prompt is empty"):
+        coterie.clone(experiment, [tmp_path / "demos"], quiet=True)
 
 
 def test_a_start_that_does_not_fit_is_refused(tmp_path, warm):

@@ -157,6 +157,8 @@ def tokenize(policy: CausalLMPolicy, part: Demonstrations, group_spec: GroupSpec
     agents = np.array([known.index(agent) for agent in part.agents])[part.agent[rows]]
     assert isinstance(part.observation, np.ndarray)
     prompts = policy.tokenizer.encode([str(text) for text in part.observation[rows]])
+    if not all(prompts):
+        raise ValueError("demonstrations: a prompt is empty; a language model needs a token to go on from")
     longest = policy.settings.max_prompt_tokens
     if over := [len(prompt) for prompt in prompts if len(prompt) > longest]:
         raise ValueError(f"policy.max_prompt_tokens: a demonstration's prompt has {max(over)} tokens, got {longest}")
