@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from coterie.lm.graphed_passes import GraphedPasses
 
 PAD = -1  # in arrays of tokens: no token
-ALIGNED = 64  # a packed row is a multiple of so many: kernels are compiled once for all of them
+ALIGNED = 64  # a packed row and parts of it are multiples of so many: kernels are compiled once for all of them
 ROUND = 8  # rows are multiples of so many tokens, as kernels of attention want them
 LOGITS_AT_ONCE = 1 << 28  # beyond this many, logits are computed in parts and again for the gradient
 
@@ -282,6 +282,7 @@ def token_log_probs(network: Transformer, hidden: Tensor, tokens: Tensor, temper
     if hidden.is_cuda:
         from coterie.lm.kernels import log_probs  # Triton exists only where a GPU may
 
+        at_once = -(-at_once // ALIGNED) * ALIGNED
         return log_probs.token_log_probs(hidden, network.output_embedding, tokens, temperature, at_once)
     if len(tokens) <= at_once:
         return part(hidden, tokens)

@@ -249,20 +249,9 @@ class _Attend(torch.autograd.Function):
             turned, out, slope, logs, deltas, slopes, begin, prompt_end, own, count, size**-0.5, **sizes, **STAGES
         )
         _key_slopes[(triton.cdiv(count, sizes["KEYS"]), ctx.kv_heads)](
-            turned,
-            slope,
-            logs,
-            deltas,
-            slopes,
-            begin,
-            prompt_end,
-            own,
-            last,
-            count,
-            size**-0.5,
-            **sizes,
-            **FEWER_STAGES,
-        )
+            turned, slope, logs, deltas, slopes, begin, prompt_end, own, last, count, size**-0.5,
+            **sizes, **FEWER_STAGES,
+        )  # fmt: skip
         back = _launch_rotate(slopes, cosine, sine, heads + ctx.kv_heads, -1.0, slopes)
         return back, None, None, None, None
 

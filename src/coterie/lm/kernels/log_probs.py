@@ -68,7 +68,8 @@ class _TokenLogProbs(torch.autograd.Function):
         ctx: Any, hidden: Tensor, embedding: Tensor, tokens: Tensor, temperature: float, at_once: int
     ) -> tuple[Tensor, Tensor]:
         weight, vocabulary = embedding.to(hidden.dtype), len(embedding)
-        found, logs, entropy = torch.empty((3, len(hidden)), dtype=torch.float32, device=hidden.device)
+        # Each has its own memory: for rows of one table, whose addresses are odd, kernels would be compiled again.
+        found, logs, entropy = (torch.empty(len(hidden), dtype=torch.float32, device=hidden.device) for _ in range(3))
         for first in range(0, len(hidden), at_once):
             part = slice(first, first + at_once)
             logits = hidden[part] @ weight.T
