@@ -13,6 +13,8 @@ import torch.nn.functional as F
 
 from coterie.lm.sampling import PAD, Layout, PackedLayout, _read_packed, _read_rows, grade
 from coterie.lm.transformer import Rotation, Spans, Transformer, TransformerShape, add_norm, attention, gate, rotate
+from helpers.packed import attention_by_loops, packed_by_loops
+from helpers.packed import some_answers as some_prompts_and_answers
 
 ON_GPU = torch.cuda.is_available()
 INTERPRETED = not ON_GPU and os.environ.get("TRITON_INTERPRET") == "1" and importlib.util.find_spec("triton")
@@ -21,32 +23,35 @@ needs_gpu = pytest.mark.skipif(not ON_GPU, reason="PyTorch finds no CUDA device"
 needs_triton = pytest.mark.skipif(not (ON_GPU or INTERPRETED), reason="PyTorch finds no CUDA device")
 
 
-@needs_gpu
+@needs_triton
 @pytest.mark.parametrize("size", [16, 24, 64])
 @pytest.mark.parametrize("rows", [1, 3])
 def test_rotations(size, rows):
+    from coterie.lm.kernels import layers
+
     x = torch.randn(3, 7, 5, size, dtype=torch.float64).transpose(1, 2).float().requires_grad_()
     angles = torch.randn(rows, 1, 7, size // 2).repeat(1, 1, 1, 2)
     turn = Rotation(angles.cos(), angles.sin(), None)
-    there = x.detach().cuda().requires_grad_()
-    on_gpu = Rotation(turn.cosine.cuda(), turn.sine.cuda(), None)
+    there = x.detach().to(DEVICE).requires_grad_()
     slope = torch.randn(x.shape)
-    expected, found = rotate(x, turn), rotate(there, on_gpu)
+    expected, found = rotate(x, turn), layers.rotate(there, turn.cosine.to(DEVICE), turn.sine.to(DEVICE))
     torch.testing.assert_close(found.cpu(), expected)
     expected.backward(slope)
-    found.backward(slope.cuda())
+    found.backward(slope.to(DEVICE))
     torch.testing.assert_close(there.grad.cpu(), x.grad)
 
 
-@needs_gpu
+@needs_triton
 @pytest.mark.parametrize("hidden", [16, 1000, 1536])
 def test_gates(hidden):
+    from coterie.lm.kernels import layers
+
     x = torch.randn(3, 5, 2 * hidden, requires_grad=True)
-    there = x.detach().cuda().requires_grad_()
+    there = x.detach().to(DEVICE).requires_grad_()
     slope = torch.randn(3, 5, hidden)
     gate(x).backward(slope)
-    gate(there).backward(slope.cuda())
-    torch.testing.assert_close(gate(there).cpu(), gate(x))
+    layers.gate(there).backward(slope.to(DEVICE))
+    torch.testing.assert_close(layers.gate(there).cpu(), gate(x))
     torch.testing.assert_close(there.grad.cpu(), x.grad)
 
 
@@ -105,6 +110,36 @@ def test_attention_over_spans(lengths, answers, heads, kv_heads, size):
     for work, device in ((by_hand, "cpu"), (attend, DEVICE)):
         x = given.clone().to(device).requires_grad_()
         out = work(x, angles.cos().to(device), angles.sin().to(device), Spans(*(s.to(device) for s in spans)), heads)
+        out.backward(slope.to(device))
+        found.append((out, x.grad))
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(other.cpu(), one, atol=2e-5, rtol=1e-4)
+
+
+@needs_triton
+@pytest.mark.parametrize("width", [31, 32, 33, 63, 64, 65, 127, 129])
+def test_attention_at_the_borders_of_blocks(width):
+    from coterie.lm.kernels.attention import attend
+
+    random = np.random.default_rng(width)
+    size, kv = int(random.choice([8, 16, 24])), int(random.integers(1, 3))
+    heads = kv * int(random.integers(1, 4))
+    prompts, answers = some_prompts_and_answers(random, 2, 2, int(random.choice([1, 16, 33])), 12)
+    sees = packed_by_loops(prompts, answers)[2]
+    table = torch.from_numpy(PackedLayout.of(prompts, answers).padded(max(width, len(sees))))
+    sees += [[i] for i in range(len(sees), table.shape[1])]
+    given, slope = torch.randn(len(sees), heads + 2 * kv, size), torch.randn(len(sees), heads, size)
+    angles = (table[1][:, None] * 0.7 ** torch.arange(size // 2)).repeat(1, 2)
+    found = []
+    for device in ("cpu", DEVICE):
+        x = given.clone().to(device).requires_grad_()
+        if not found:
+            turn = Rotation(angles.cos()[:, None], angles.sin()[:, None], None)
+            turned, value = x.split((heads + kv, kv), dim=1)
+            out = attention_by_loops(torch.cat([rotate(turned, turn), value], dim=1), heads, sees).float()
+        else:
+            spans = Spans(*(column.to(device) for column in table[2:]))
+            out = attend(x, angles.cos().to(device), angles.sin().to(device), spans, heads)
         out.backward(slope.to(device))
         found.append((out, x.grad))
     for one, other in zip(*found, strict=True):
