@@ -229,7 +229,7 @@ def update(
     lengths = (answers.tokens != PAD).sum(axis=2)
     own = np.array([len(prompt) for prompt in prompts])
     total = int((own[:, None] + lengths).sum())
-    read = int(own.sum() + lengths.sum())  # what a shared prompt leaves to compute
+    read = int(own.sum() + (lengths - 1).sum())  # a shared prompt once; nothing follows an answer's last token
     parameters = sum(p.weight.numel() for p in network.projections())
     head = network.embedding.numel()
     products = 6 * (parameters * read + head * int(lengths.sum()))
