@@ -310,9 +310,8 @@ def test_memory_that_runs_out_halves_the_microbatch_and_changes_nothing_else(mon
 
 def test_memory_that_runs_out_is_taken_back_from_captured_passes(monkeypatch):
     runner, learner = team(num_envs=6, learner={"minibatch_size": 100, "microbatch_size": 100})
-    (worker,) = learner.workers
     passes = Mock()
-    object.__setattr__(worker.weights, "passes", passes)
+    monkeypatch.setattr(Weights, "passes", passes)
     grade = Weights.grade
 
     def scarce(self, prompts, *words):

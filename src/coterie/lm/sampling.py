@@ -157,20 +157,19 @@ def grade(
     A prompt and its answers stand side by side without gaps; answers do not see each other. Only tokens of answers get
     logits. `passes` replay those of earlier batches of about this size.
     """
-    device = network.embedding.device
+    device, temperature = network.embedding.device, temperature or 1.0
     valid = torch.from_numpy(answers != PAD).to(device)
     targets = answers[answers != PAD].astype(np.int64)
+    packed = PackedLayout.of(prompts, answers) if device.type == "cuda" else None
     found = None
-    if device.type != "cuda":
-        hidden = _read_rows(network, Layout.of(prompts, answers), adapter)
-    else:
-        packed = PackedLayout.of(prompts, answers)
-        if passes is not None and torch.is_grad_enabled():
-            found = passes.read(packed, targets, temperature or 1.0)
-        if found is None:
-            hidden = _read_packed(network, packed, adapter)
+    if packed is not None and passes is not None and torch.is_grad_enabled():
+        found = passes.read(packed, targets, temperature)
     if found is None:
-        found = token_log_probs(network, hidden, torch.from_numpy(targets).to(device), temperature or 1.0)
+        if packed is None:
+            hidden = _read_rows(network, Layout.of(prompts, answers), adapter)
+        else:
+            hidden = _read_packed(network, packed, adapter)
+        found = token_log_probs(network, hidden, torch.from_numpy(targets).to(device), temperature)
     zeros = torch.zeros(valid.shape, device=device)
     log_probs, entropy = (zeros.masked_scatter(valid, one) for one in found)
     return Graded(log_probs, entropy, valid)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 
 from torch import nn
 
@@ -21,12 +22,12 @@ class Weights:
 
     network: Transformer
     adapter: int | None
-    passes: GraphedPasses | None = field(init=False)  # None: not on a GPU
 
-    def __post_init__(self) -> None:
+    @cached_property
+    def passes(self) -> GraphedPasses | None:
+        """Passes that are captured and replayed on a GPU; None elsewhere."""
         on_gpu = self.network.embedding.is_cuda
-        passes = GraphedPasses(self.network, self.adapter, self.parameters()) if on_gpu else None
-        object.__setattr__(self, "passes", passes)
+        return GraphedPasses(self.network, self.adapter, self.parameters()) if on_gpu else None
 
     def parameters(self) -> list[nn.Parameter]:
         """The parameters that a learner may change."""
