@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from coterie.algorithms.at_grpo.optimizer import Optimizer
+from coterie.lm import graphed_passes
 from coterie.lm.graphed_passes import GraphedPasses, Inputs, Reader, _Replay, _rounded, _twins
 from coterie.lm.sampling import PAD, Layout, PackedLayout, _read_rows, grade, read_table
 from coterie.lm.transformer import Transformer, TransformerShape
@@ -120,6 +121,28 @@ def test_batches_that_share_memory_take_their_gradients_in_turns(sizes):
     _Replay.apply(passes.anchor, passes, one if sizes == "same" else Recorded(16), 3)
     with pytest.raises(RuntimeError, match="another batch"):
         first.sum().backward()
+
+
+def test_a_capture_that_runs_out_of_memory_is_left_and_not_tried_again(monkeypatch):
+    tries = []
+
+    def scarce(reader, size, pool):
+        tries.append(size)
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(graphed_passes, "Pass", scarce)
+    monkeypatch.setattr(GraphedPasses, "_fits", lambda self, size: True)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: 0)
+    network = Transformer(SHAPE, seed=3)
+    passes = GraphedPasses(network, None, list(network.parameters()))
+    for parameter in passes.parameters:
+        parameter.grad = torch.zeros_like(parameter)
+    prompts, answers = batch(6, 0)
+    packed = PackedLayout.of(prompts, answers)
+    for _ in range(4):
+        assert passes.read(packed, answers[answers != PAD], 1.0) is None
+    assert len(tries) == 1
+    assert passes.pool is None
 
 
 @pytest.mark.parametrize(("adapters", "tied"), [(0, True), (0, False), (2, True)])

@@ -114,22 +114,23 @@ class GraphedPasses:
         self.anchor = torch.zeros((), device=network.embedding.device, requires_grad=True)
         self.pool: Any = None  # memory that all graphs share, since only one batch is at work at a time
         self.replays = 0  # forward passes so far
+        self.largest = LARGEST  # tokens of a batch; fewer once a capture has run out of memory
 
     def read(self, packed: PackedLayout, targets: Array, temperature: float) -> tuple[Tensor, Tensor] | None:
         """Log-probabilities and entropies of the targets; None where a pass of its own is better."""
         size = (_rounded(packed.table.shape[1]), _rounded(len(targets)), temperature)
-        if size[0] > LARGEST or torch.are_deterministic_algorithms_enabled():
+        if size[0] > self.largest or torch.are_deterministic_algorithms_enabled():
             return None
         if any(parameter.grad is None for parameter in self.parameters):
             return None
         if (addresses := self._addresses()) != self.addresses:
             self.clear()
             self.addresses = addresses
-        if size not in self.captured:
-            if size not in self.seen or not self._fits(size):
-                self.seen.add(size)
-                return None  # kernels are compiled outside of a capture
-            self._capture(size)
+        if size not in self.seen:
+            self.seen.add(size)
+            return None  # kernels are compiled outside of a capture
+        if size not in self.captured and not self._capture(size):
+            return None
         captured = self.captured[size]
         captured.inputs.fill(packed, targets)
         found: tuple[Tensor, Tensor] = _Replay.apply(self.anchor, self, captured, len(targets))
@@ -144,12 +145,21 @@ class GraphedPasses:
         weights = [parameter.data_ptr() for parameter in self.network.parameters()]
         return weights + [parameter.grad.data_ptr() for parameter in self.parameters if parameter.grad is not None]
 
-    def _capture(self, size: Size) -> None:
+    def _capture(self, size: Size) -> bool:
+        """Capture the passes of a size; whether there is memory for them."""
+        if not self._fits(size):
+            return False
         if len(self.captured) == MOST:
             self.clear()
         if self.pool is None:
             self.pool = torch.cuda.graph_pool_handle()
-        self.captured[size] = Pass(Reader(self.network, self.adapter, size[2]), size, self.pool)
+        try:
+            self.captured[size] = Pass(Reader(self.network, self.adapter, size[2]), size, self.pool)
+        except torch.OutOfMemoryError:  # what is free may be in pieces, or more than this process may have
+            self.clear()
+            self.largest = size[0] - 1
+            return False
+        return True
 
     def _fits(self, size: Size) -> bool:
         """Whether there is ample memory for what the passes keep."""
