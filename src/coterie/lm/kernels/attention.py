@@ -3,6 +3,10 @@
 FlashAttention (Dao 2023, algorithms 1 and 2) over the spans of `transformer.Spans`: blocks of keys that no query of a
 block sees are never read, so that a batch costs what its tokens see and nothing is padded. Queries and keys are rotated
 first; heads may share keys. Sums are float32, and no result depends on the order in which programs run.
+
+A *slope* is a gradient of the loss. `most`, `total` and `mixed` are an online softmax: the highest score so far, the
+sum of the weights relative to it, and the sum of weighted values. `log` is the logarithm of a softmax's sum, `delta`
+the sum over slope times output.
 """
 # mypy: disable-error-code="no-untyped-def, no-untyped-call"
 # ruff: noqa: ANN202  # Triton's kernels take pointers
@@ -129,9 +133,9 @@ def _query_block(slope_sum, query, slope, log, delta, key, seen, key_ptr, value_
     keys, values = tl.load(key_ptr + at, mask=cells, other=0.0), tl.load(value_ptr + at, mask=cells, other=0.0)
     score = tl.dot(query, tl.trans(keys), input_precision="ieee") * scale
     weight = tl.where(seen, tl.exp(score - log[:, None]), 0.0)
-    wanted = tl.dot(slope, tl.trans(values), input_precision="ieee")
-    bent = (weight * (wanted - delta[:, None]) * scale).to(keys.dtype)
-    return slope_sum + tl.dot(bent, keys, input_precision="ieee")
+    weight_slope = tl.dot(slope, tl.trans(values), input_precision="ieee")
+    score_slope = (weight * (weight_slope - delta[:, None]) * scale).to(keys.dtype)
+    return slope_sum + tl.dot(score_slope, keys, input_precision="ieee")
 
 
 @triton.jit
@@ -206,9 +210,9 @@ def _key_slopes(
             score = tl.dot(query, tl.trans(keys), input_precision="ieee") * scale
             weight = tl.where(seen, tl.exp(score - log[:, None]), 0.0)
             value_slope += tl.dot(tl.trans(weight.to(slope.dtype)), slope, input_precision="ieee")
-            wanted = tl.dot(slope, tl.trans(values), input_precision="ieee")
-            bent = (weight * (wanted - delta[:, None]) * scale).to(query.dtype)
-            key_slope += tl.dot(tl.trans(bent), query, input_precision="ieee")
+            weight_slope = tl.dot(slope, tl.trans(values), input_precision="ieee")
+            score_slope = (weight * (weight_slope - delta[:, None]) * scale).to(query.dtype)
+            key_slope += tl.dot(tl.trans(score_slope), query, input_precision="ieee")
     element = slopes_ptr.dtype.element_ty
     tl.store(slopes_ptr + at_keys, key_slope.to(element), mask=cells)
     tl.store(slopes_ptr + at_keys + KV_HEADS * SIZE, value_slope.to(element), mask=cells)
