@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from coterie.core.types import Finals
-from helpers.dqn import learn, make_learner, q_network
+from helpers.dqn import learn, make_learner, q_network, random_rollout
 from helpers.small_worlds import experience, generator, group_spec
 
 
@@ -201,3 +201,109 @@ def test_three_updates_of_dueling_double_dqn_are_those_of_the_papers(compiled, l
     assert 0 < linear < updates * batch
     for found, expected in ((policy.net, net), (one.target, target)):
         np.testing.assert_allclose(flat(reference_network(found)), flat(expected), atol=2e-6)
+
+
+# Teams --------------------------------------------------------------------------------------------------
+
+
+def qmix(part, own_values, state):
+    """Rashid et al. 2018, figure 2, with the activation that the guide describes; `part` holds its linear layers."""
+
+    def linear(name, x):
+        return x @ part[f"{name}.weight"] + part[f"{name}.bias"]
+
+    first = linear("weight_in", state).abs().reshape(*own_values.shape, -1)  # [B, M, W]
+    hidden = (own_values[..., None] * first).sum(1) + linear("bias_in", state)
+    half = hidden.shape[1] // 2
+    convex = torch.maximum(hidden, hidden / 2)[:, :half]
+    concave = torch.minimum(hidden, hidden / 2)[:, half:]
+    hidden = torch.cat([convex, concave], 1) * linear("weight_out", state).abs()
+    offset = linear("bias_out", torch.relu(linear("bias_hidden", state)))[:, 0]
+    return hidden.mean(1) + offset
+
+
+def mixing_weights(module):
+    """A mixer's linear layers in float64."""
+    return {
+        name: (p[0, 0] if name.endswith("bias") else p[0]).detach().double().clone().requires_grad_()
+        for name, p in module.named_parameters()
+    }
+
+
+@pytest.mark.parametrize("double", [True, False])
+@pytest.mark.parametrize("mixer", ["vdn", "qmix"])
+def test_three_updates_of_a_team_are_those_of_the_papers(mixer, double):
+    """The dead add nothing to what follows, those who were truncated alone do; targets stay possible (QMIX)."""
+    where = group_spec(agents=2, state_size=6)
+    policy = q_network(where, hidden=(8, 6), activation="tanh", normalize_observations=False)
+    updates, batch, rate, slower, limit = 3, 16, 0.01, 0.004, 0.2
+    one = make_learner(
+        where,
+        policy=policy,
+        mixer=mixer,
+        double=double,
+        gamma=GAMMA,
+        n_steps=2,
+        huber=None,
+        batch_size=batch,
+        learning_rate=rate,
+        mixer_learning_rate=slower if mixer == "qmix" else None,
+        max_grad_norm=limit,
+        target={"interval": 2},
+        updates_per_step=updates / 36 + 1e-9,
+        replay={"priority": 0.0},
+    )
+    for net, scale in ((policy.net, 1.5), (one.target, 2.5)):
+        net.out.weight.data *= 2 * scale
+        net.out.bias.data += 0.5
+    net, target = (reference_network(each) for each in (policy.net, one.target))
+    mixing, later_mixing = (mixing_weights(each) for each in (one.mixer, one.target_mixer))
+    own = random_rollout(one, seed=3, masked=True)
+    assert learn(one, own)["updates"] == updates
+
+    stored, known = one.replays[0].rows, one.replays[0].size
+    assert (stored.next_active[:known].any(1) & ~stored.next_active[:known].all(1)).any()
+    low, high = (bound / (1 - GAMMA) for bound in (min(own.reward.min(), 0), max(own.reward.max(), 0)))
+    identity = np.broadcast_to(np.eye(2), (known, 2, 2))
+    seen, ahead = (
+        torch.from_numpy(np.concatenate([x[:known], identity], 2).astype(float))
+        for x in (stored.observation, stored.next_obs)
+    )
+    state, later_state = (torch.from_numpy(x[:known].astype(float)) for x in (stored.state, stored.next_state))
+
+    def total(values, part, where):
+        return values.sum(1) if mixer == "vdn" else qmix(part, values, where)
+
+    network_moments, mixer_moments = (
+        [(torch.zeros_like(w), torch.zeros_like(w)) for w in group] for group in (net.weights, mixing.values())
+    )
+    uniform = generator(0).random((1, updates, batch))[0]
+    for step in range(updates):
+        drawn = (uniform[step] * known).astype(int)
+        with torch.no_grad():
+            later = target(ahead[drawn])
+            chooser = net(ahead[drawn]) if double else later
+            best = chooser.masked_fill(~torch.from_numpy(stored.next_mask[drawn]), -torch.inf).argmax(-1)
+            follows = later.gather(-1, best[..., None])[..., 0] * torch.from_numpy(stored.next_active[drawn])
+            follows = total(follows, later_mixing, later_state[drawn])
+            follows = follows.clamp(low, high) if mixer == "qmix" else follows
+            y = torch.from_numpy(stored.reward[drawn]) + torch.from_numpy(stored.discount[drawn]) * follows
+        chosen = net(seen[drawn]).gather(-1, torch.from_numpy(stored.action[drawn])[..., None])[..., 0]
+        said = total(chosen * torch.from_numpy(stored.active[drawn]), mixing, state[drawn])
+        trained = [(net.weights, network_moments, rate)]
+        trained += [([*mixing.values()], mixer_moments, slower)] if mixer == "qmix" else []
+        gradients = torch.autograd.grad(((said - y) ** 2 / 2).mean(), [w for weights, *_ in trained for w in weights])
+        for weights, moments, speed in trained:  # each with a norm of its own
+            part, gradients = gradients[: len(weights)], gradients[len(weights) :]
+            norm = float(torch.sqrt(sum((g**2).sum() for g in part)))
+            with torch.no_grad():
+                adam(weights, [g * min(1.0, limit / norm) for g in part], moments, step + 1, speed, 1e-5)
+        if (step + 1) % 2 == 0:
+            for behind, now in ((target.weights, net.weights), (later_mixing.values(), mixing.values())):
+                for slow, quick in zip(behind, now, strict=True):
+                    slow.data.copy_(quick)
+    for found, expected in ((policy.net, net), (one.target, target)):
+        np.testing.assert_allclose(flat(reference_network(found)), flat(expected), atol=5e-6)
+    for found, expected in ((one.mixer, mixing), (one.target_mixer, later_mixing)):
+        for name, weights in mixing_weights(found).items():
+            np.testing.assert_allclose(weights.detach(), expected[name].detach(), atol=5e-6)
