@@ -151,6 +151,7 @@ def test_three_updates_of_dueling_double_dqn_are_those_of_the_papers(compiled, l
     for net, scale in ((policy.net, 1.5), (one.target, 0.8)):
         net.out.weight.data *= 2 * scale
         net.out.bias.data += 0.3 * scale
+    one.target.body.layers[0].weight.data.neg_()  # its best actions differ from the network's
     own, last_seen = rollout(generator(1))
     net, target = (reference_network(each) for each in (policy.net, one.target))
     assert learn(one, own)["updates"] == updates
@@ -173,7 +174,7 @@ def test_three_updates_of_dueling_double_dqn_are_those_of_the_papers(compiled, l
     priority = np.ones(len(rows))
     moments = [(torch.zeros_like(w), torch.zeros_like(w)) for w in net.weights]
     uniform = generator(0).random((1, updates, batch))[0]
-    linear = 0
+    linear = apart = 0
     for step in range(updates):
         share = np.cumsum(priority) / priority.sum()  # Schaul et al. 2016, appendix B.2.1: one draw from each stratum
         drawn = np.searchsorted(share, (np.arange(batch) + uniform[step]) / batch, side="right")
@@ -181,7 +182,9 @@ def test_three_updates_of_dueling_double_dqn_are_those_of_the_papers(compiled, l
         weight /= weight.max()
         with torch.no_grad():  # van Hasselt et al. 2016, eq. 4
             best = net(ahead[drawn]).masked_fill(~torch.from_numpy(legal[drawn]), -torch.inf).argmax(-1)
-            later = target(ahead[drawn]).numpy()[np.arange(batch), best]
+            later = target(ahead[drawn]).numpy()
+            apart += (later.argmax(-1) != best.numpy()).sum()
+            later = later[np.arange(batch), best]
         y = total[drawn] + discount[drawn] * later
         chosen = net(seen[drawn])[torch.arange(batch), torch.from_numpy(action[drawn])]
         error = chosen.detach().numpy() - y
@@ -199,6 +202,7 @@ def test_three_updates_of_dueling_double_dqn_are_those_of_the_papers(compiled, l
                 slow.add_(tau * (quick - slow))
         priority[drawn] = (np.abs(error) + 1e-6) ** alpha
     assert 0 < linear < updates * batch
+    assert apart > batch
     for found, expected in ((policy.net, net), (one.target, target)):
         np.testing.assert_allclose(flat(reference_network(found)), flat(expected), atol=2e-6)
 
@@ -236,7 +240,7 @@ def test_three_updates_of_a_team_are_those_of_the_papers(mixer, double):
     """The dead add nothing to what follows, those who were truncated alone do; targets stay possible (QMIX)."""
     where = group_spec(agents=2, state_size=6)
     policy = q_network(where, hidden=(8, 6), activation="tanh", normalize_observations=False)
-    updates, batch, rate, slower, limit = 3, 16, 0.01, 0.004, 0.2
+    updates, batch, rate, slower, limit, delta = 3, 16, 0.01, 0.004, 0.2, 1.0
     one = make_learner(
         where,
         policy=policy,
@@ -244,7 +248,7 @@ def test_three_updates_of_a_team_are_those_of_the_papers(mixer, double):
         double=double,
         gamma=GAMMA,
         n_steps=2,
-        huber=None,
+        huber=delta,
         batch_size=batch,
         learning_rate=rate,
         mixer_learning_rate=slower if mixer == "qmix" else None,
@@ -256,6 +260,7 @@ def test_three_updates_of_a_team_are_those_of_the_papers(mixer, double):
     for net, scale in ((policy.net, 1.5), (one.target, 2.5)):
         net.out.weight.data *= 2 * scale
         net.out.bias.data += 0.5
+    one.target.body.layers[0].weight.data.neg_()
     net, target = (reference_network(each) for each in (policy.net, one.target))
     mixing, later_mixing = (mixing_weights(each) for each in (one.mixer, one.target_mixer))
     own = random_rollout(one, seed=3, masked=True)
@@ -277,7 +282,7 @@ def test_three_updates_of_a_team_are_those_of_the_papers(mixer, double):
     network_moments, mixer_moments = (
         [(torch.zeros_like(w), torch.zeros_like(w)) for w in group] for group in (net.weights, mixing.values())
     )
-    uniform = generator(0).random((1, updates, batch))[0]
+    uniform, linear = generator(0).random((1, updates, batch))[0], 0
     for step in range(updates):
         drawn = (uniform[step] * known).astype(int)
         with torch.no_grad():
@@ -292,7 +297,11 @@ def test_three_updates_of_a_team_are_those_of_the_papers(mixer, double):
         said = total(chosen * torch.from_numpy(stored.active[drawn]), mixing, state[drawn])
         trained = [(net.weights, network_moments, rate)]
         trained += [([*mixing.values()], mixer_moments, slower)] if mixer == "qmix" else []
-        gradients = torch.autograd.grad(((said - y) ** 2 / 2).mean(), [w for weights, *_ in trained for w in weights])
+        error = (said - y).detach().numpy()
+        linear += (np.abs(error) > delta).sum()
+        slope = (huber(error + 1e-6, delta) - huber(error - 1e-6, delta)) / 2e-6
+        loss = (said * torch.from_numpy(slope)).mean()  # a loss of the same gradient
+        gradients = torch.autograd.grad(loss, [w for weights, *_ in trained for w in weights])
         for weights, moments, speed in trained:  # each with a norm of its own
             part, gradients = gradients[: len(weights)], gradients[len(weights) :]
             norm = float(torch.sqrt(sum((g**2).sum() for g in part)))
@@ -302,6 +311,7 @@ def test_three_updates_of_a_team_are_those_of_the_papers(mixer, double):
             for behind, now in ((target.weights, net.weights), (later_mixing.values(), mixing.values())):
                 for slow, quick in zip(behind, now, strict=True):
                     slow.data.copy_(quick)
+    assert 0 < linear < updates * batch
     for found, expected in ((policy.net, net), (one.target, target)):
         np.testing.assert_allclose(flat(reference_network(found)), flat(expected), atol=5e-6)
     for found, expected in ((one.mixer, mixing), (one.target_mixer, later_mixing)):
