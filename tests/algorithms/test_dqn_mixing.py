@@ -12,6 +12,7 @@ from coterie.algorithms.divergence import Diverged
 from coterie.algorithms.dqn.mixing import LEAK, QMIX, VDN, mixer
 from coterie.algorithms.dqn.transitions import Transitions
 from coterie.core.types import AgentStep, AgentType, Box, Discrete, Joint, StateRows, TimeStep
+from coterie.preferences.standard import Team, TeamSettings
 from coterie.testing.comparison import expect_equal, leaves, through_checkpoint
 from coterie.training.runner import Runner
 from helpers.dqn import joint_of, learn, make_learner, q_network, random_rollout, values, weights
@@ -343,6 +344,15 @@ def test_targets_of_qmix_stay_within_what_the_rewards_allow():
     again = team("qmix", gamma=0.5, n_steps=1)
     again.load(one.state())
     assert again.possible_values() == (low, high)
+
+
+def test_possible_values_follow_the_rewards_that_are_learned_from():
+    one = make_learner(group_spec(state_size=6), Team(TeamSettings()), mixer="qmix", gamma=0.5, updates_per_step=1e-6)
+    own = random_rollout(one)
+    learn(one, own)
+    mean = own.reward.mean(axis=2)
+    assert own.reward.max() > mean.max()
+    assert one.possible_values() == pytest.approx((2 * mean.min(), 2 * mean.max()))
 
 
 def test_without_a_discount_any_value_is_possible():

@@ -15,7 +15,7 @@ from coterie.algorithms.dqn.transitions import (
     no_pending,
     team_trajectories,
 )
-from coterie.core.types import Advice, Decision, Finals, StateRows
+from coterie.core.types import Advice, AgentStep, AgentType, Box, Decision, Discrete, Finals, StateRows, TimeStep
 from coterie.training.runner import Runner
 from coterie.worlds.boards.tictactoe import Tictactoe, TictactoeSettings
 from coterie.worlds.gridworld.world import Gridworld, GridworldSettings
@@ -438,3 +438,125 @@ def test_a_team_cut_anyhow(steps):
     assert len(found[0][0]) > 50
     for other in found[1:]:
         assert all(np.array_equal(a, b) for a, b in zip(found[0], other, strict=True))
+
+
+class Departures:
+    """Members die or are truncated alone at any time; all return with the next episode, of at most `length` ticks.
+
+    Everybody sees (tick since the start, own number, copy); what lies behind a limit is seen as tick + ½.
+    """
+
+    simultaneous, state_size, agents, length = True, 0, 3, 6
+
+    def __init__(self, num_envs, seed):
+        self.num_envs, self.random = num_envs, generator(seed)
+        names = tuple(f"agent_{i}" for i in range(self.agents))
+        self.agent_types = {"player": AgentType(names, Box((3,), 0.0, 1e6), Discrete(3))}
+
+    def look(self, tick):
+        n, a = np.meshgrid(np.arange(self.num_envs), np.arange(self.agents), indexing="ij")
+        return np.stack(np.broadcast_arrays(np.float32(tick), a, n), axis=-1).astype(np.float32)
+
+    def tell(self, reward, dead, cut, over):
+        mask = self.random.random((self.num_envs, self.agents, 3)) < 0.6
+        mask[..., 0] |= ~mask.any(axis=2)
+        now = self.look(self.tick)
+        final = np.where(over[:, None, None], self.look(self.tick - 0.5), now)
+        return TimeStep({"player": AgentStep(now, self.here.copy(), reward, dead, cut, final, mask)}, over)
+
+    def reset(self, seed):
+        self.tick, self.clock = 0, np.zeros(self.num_envs, int)
+        self.here = np.ones((self.num_envs, self.agents), bool)
+        none = np.zeros(self.here.shape, bool)
+        return self.tell(np.zeros(self.here.shape, np.float32), none, none, np.zeros(self.num_envs, bool))
+
+    def step(self, actions):
+        self.tick, self.clock = self.tick + 1, self.clock + 1
+        draw, acted = self.random.random(self.here.shape), self.here.copy()
+        dead, cut = self.here & (draw < 0.15), self.here & (draw > 0.85)
+        limit = self.clock == self.length
+        cut |= self.here & limit[:, None] & ~dead
+        self.here &= ~(dead | cut)
+        over = limit | (~self.here.any(axis=1) & (self.random.random(self.num_envs) < 0.5))  # or it goes on with nobody
+        self.here |= over[:, None]
+        self.clock[over] = 0
+        reward = (self.random.integers(-9, 10, acted.shape) * acted).astype(np.float32)
+        return self.tell(reward, dead, cut, over)
+
+
+def read_team_slowly(policy, world, copy, steps):
+    """Every transition of a team that whole episodes allow.
+
+    A window ends after n decisions, with the team, or where a member is truncated alone: those who play on and those
+    just truncated have a next value, the dead have none.
+    """
+    episodes, playing = [], []
+    for (seen, acting, mask, action), (reward, dead, cut, after) in zip(policy.log, world.log, strict=True):
+        if acting[copy].any():
+            playing.append([array[copy] for array in (seen, acting, mask, action, reward, cut, after)])
+            if not (acting[copy] & ~dead[copy] & ~cut[copy]).any():
+                episodes.append((playing, True))
+                playing = []
+    episodes.append((playing, False))
+    found = []
+    for moments, ended in episodes:
+        for i, (seen, acting, _, action, *_) in enumerate(moments):
+            total = discount = 0.0
+            for k in range(steps):
+                if i + k == len(moments):
+                    break  # open
+                *_, gain, cut, after = moments[i + k]
+                total += GAMMA**k * float(gain.mean())
+                last = i + k + 1 == len(moments)
+                if not (cut.any() or k + 1 == steps or (last and ended)):
+                    continue
+                follows, discount = cut.copy(), GAMMA ** (k + 1)
+                legal = np.where(cut[:, None], moments[i + k][2], False)
+                if not last:
+                    follows |= moments[i + k + 1][1]
+                    legal = np.where(cut[:, None], legal, moments[i + k + 1][2])
+                elif not ended:
+                    break  # open: who acts next is known, but not decided
+                elif not cut.any():
+                    discount = 0.0
+                future = [(a, after[a].tobytes(), legal[a].tobytes()) for a in np.flatnonzero(follows)]
+                start = [(a, seen[a].tobytes(), int(action[a])) for a in np.flatnonzero(acting)]
+                found.append((str(start), total, discount, str(future) if discount else ""))
+                break
+    return found
+
+
+def plain_team(rows):
+    for i in range(len(rows.reward)):
+        future = [
+            (a, rows.next_obs[i, a].tobytes(), rows.next_mask[i, a].tobytes())
+            for a in np.flatnonzero(rows.next_active[i])
+        ]
+        start = [(a, rows.observation[i, a].tobytes(), int(rows.action[i, a])) for a in np.flatnonzero(rows.active[i])]
+        discount = float(rows.discount[i])
+        yield str(start), float(rows.reward[i]), discount, str(future) if discount else ""
+
+
+def rounded(transitions):
+    return [(start, round(reward, 4), *rest) for start, reward, *rest in transitions]
+
+
+@pytest.mark.parametrize("steps", [1, 2, 4])
+@pytest.mark.parametrize("cuts", [(40,), (1, 3, 1, 7, 2, 2, 9, 1, 1, 4, 5, 4)])
+def test_a_teams_transitions_are_those_of_whole_episodes_though_members_leave(steps, cuts):
+    world = Watched(Departures(3, seed=sum(cuts[:2])))
+    where, found, pending = spec_in(world), [], no_pending(3, steps, empty_transitions(0, 3, 3, 3, 0))
+    policy = Wanderer(3, 1)
+    runner = Runner(world, actors((where, policy)), 0)
+    for iteration, count in enumerate(cuts):
+        own = runner.play(count, iteration).experiences["team"]
+        none = StateRows(np.zeros((count + 1, 3, 0), np.float32), np.zeros((len(own.finals.index), 0), np.float32))
+        team = team_trajectories(own, own.observation, own.finals.observation, own.reward, none)
+        found += plain_team(complete_transitions(team, pending, GAMMA))
+    expected = Counter()
+    for copy in range(3):
+        expected.update(rounded(read_team_slowly(policy, world, copy, steps)))
+    found = Counter(rounded(found))
+    assert found == expected
+    assert found.total() > 60
+    assert 5 < sum(discount == 0 for *_, discount, _ in found) < len(found) / 2

@@ -135,6 +135,7 @@ def test_the_greedy_policy_of_a_dueling_network_stays_while_values_warm_up(compi
             assert not one.policy.flat.mean[:, frozen].any()
             assert one.policy.flat.square[:, frozen].any()  # so that the first step of all parameters is no leap
     assert np.abs(advantage - earlier[0]).max() > 1e-3
+    assert one.policy.normalizer.count.any() != keep  # those of the policy stay, or move after the warm-up
 
 
 @pytest.mark.parametrize("parameters", ["shared", "individual"])

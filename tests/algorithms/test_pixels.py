@@ -1,5 +1,7 @@
 """Pictures in PPO and DQN: bytes until the network reads them, and one encoder for actor and critic."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -169,6 +171,36 @@ def test_a_shared_encoder_follows_both_gradients():
         parts[name] = each.policy.flat.grad.clone()
     assert torch.allclose(parts["both"], parts["actor"] + parts["critic"], atol=1e-5)
     assert all(part.abs().max() > 1e-4 for part in parts.values())
+
+
+def test_one_step_of_a_shared_encoder_follows_its_settings():
+    """The actor's rate is the encoder's too, each flat vector has its own norm, and advantages may keep their size."""
+
+    def step(rewards=1.0, **settings):
+        given = {"share_encoder": True, "learning_rate": 0.01, "critic_learning_rate": 0.03, "max_grad_norm": 1e9}
+        given |= {"normalize_returns": False, "entropy_coefficient": 0.0, "gae_lambda": 1.0} | settings
+        one = ppo_learner(CELLS, learner=given, encoder="cnn", channels=(2,))
+        one.settings.__dict__.update(epochs=1, minibatches=1)
+        one.critic.out.weight.data.zero_()
+        one.critic_loss = silent(one.critic_loss) if "normalize_advantages" in settings else one.critic_loss
+        own = random_rollout(one)
+        before = actor(one), critic(one)
+        learn(one, replace(own, reward=own.reward * np.float32(rewards)))
+        moved = [float(np.abs(now - old).max()) for now, old in zip((actor(one), critic(one)), before, strict=True)]
+        return one, moved
+
+    one, moved = step()
+    assert moved == pytest.approx([0.01, 0.03], rel=0.02)  # Adam's first step is nearly the learning rate
+    norms = [float(np.linalg.norm(flat.mean * 10)) for flat in (one.policy.flat, one.critic_flat)]
+    assert min(norms) > 1e-3
+    one, _ = step(max_grad_norm=1e-4)
+    norms = [float(np.linalg.norm(flat.mean * 10)) for flat in (one.policy.flat, one.critic_flat)]
+    assert norms == pytest.approx([1e-4, 1e-4], rel=0.02)
+    for normalize, factor in ((True, 1), (False, 1000)):
+        small, large = (
+            step(rewards, normalize_advantages=normalize)[0].policy.flat.mean * 10 for rewards in (1.0, 1000.0)
+        )
+        np.testing.assert_allclose(factor * small, large, rtol=1e-2, atol=1e-3 * np.abs(large).max())
 
 
 def test_sharing_needs_an_encoder():

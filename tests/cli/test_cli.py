@@ -609,6 +609,13 @@ def test_check_world(coterie_):
     assert "did you mean 'gridworld'?" in err
 
 
+def test_check_world_takes_settings_after_a_colon(coterie_):
+    code, out, err = coterie_("check", "world", "gridworld:grid_size=4,num_agents=3", "num_targets=1", "--steps", "20")
+    assert (code, out.split(": passes")[0]) == (0, "gridworld:grid_size=4,num_agents=3"), err
+    code, _, err = coterie_("check", "world", "spread:num_agents=0")
+    assert (code, err) == (2, "coterie: world: num_agents must be at least 1, got 0\n")
+
+
 @pytest.mark.slow
 def test_check_suggests_what_helps(coterie_, monkeypatch):
     """A fresh environment for every episode, a time limit; and it says how far it is."""

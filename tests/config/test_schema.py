@@ -399,7 +399,18 @@ def test_an_unknown_experiment_is_refused_with_the_nearest():
 
 
 @pytest.mark.parametrize(
-    ("text", "where"), [("a: [", "a.yaml"), ("- 1\n- 2\n", "a.yaml"), ("", "world.name: required")]
+    ("text", "where"),
+    [
+        ("a: [", "a.yaml"),
+        ("- 1\n- 2\n", "a.yaml: holds no settings; expected one 'key: value' per line, got [1, 2]"),
+        ("", "world.name: required"),
+        (
+            "some notes\nof mine\n",
+            "a.yaml: holds no settings; expected one 'key: value' per line, got 'some notes of mine'",
+        ),
+        ("notes " * 90, "notes…"),
+        ("world:\n", "world.name: required"),
+    ],
 )
 def test_a_file_that_holds_no_settings_is_refused(tmp_path, text, where):
     assert where in refusal(experiment=written(tmp_path / "a.yaml", text))

@@ -1,5 +1,8 @@
 """Bonuses from comparisons and from instructions: what they are, how they are scaled and kept."""
 
+from collections import Counter
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from test_shaping import numbers
@@ -8,11 +11,15 @@ import coterie
 from coterie.core.types import Finals
 from coterie.lm.loading import LMSettings
 from coterie.lm.wrappers.budget import BudgetSettings
+from coterie.policies.scripted import RandomPolicy, RandomSettings
 from coterie.roles.bonus import InstructionBonus, InstructionBonusSettings, PairwiseBonus, PairwiseBonusSettings
+from coterie.testing.sampling import random_experience
 from coterie.training.run import Run
+from coterie.training.runner import Runner
+from helpers.dqn import learn, make_learner, q_network
 from helpers.run import files, train, written
 from helpers.run import numbers as numbers_of
-from helpers.small_worlds import Rounds, experience, spec_in
+from helpers.small_worlds import Rounds, actors, experience, spec_in
 
 TABLE = """\
 world: {name: gridworld, grid_size: 5, num_agents: 2, max_steps: 12, mode: cooperative}
@@ -175,6 +182,91 @@ def test_killed_and_resumed_it_comes_to_the_same_end(tmp_path, monkeypatch):
 def _learned(run):
     """The records without their clock, and without what was asked, which depends on what was already known."""
     return [{k: v for k, v in record.items() if "judge/" not in k or "bonus" in k} for record in numbers_of(run)]
+
+
+# Accounting -----------------------------------------------------------------------------------------------------
+
+
+def decisions_in_order(own):
+    """Closed decisions of every agent by a plain loop: `(t, n, a)` → the number it sees next, None after a true end."""
+    finals = {tuple(at): k for k, at in enumerate(own.finals.index.tolist())}
+    found = {}
+    for n in range(own.active.shape[1]):
+        for a in range(own.active.shape[2]):
+            opened = None
+            for t in range(len(own.active)):
+                if own.active[t, n, a]:
+                    if opened is not None:
+                        found[opened, n, a] = own.observation[t, n, a, 1]
+                    opened = t
+                if opened is not None and own.terminated[t, n, a]:
+                    found[opened, n, a] = None
+                elif opened is not None and own.truncated[t, n, a]:
+                    last = own.observation[t + 1, n, a] if (t, n) not in finals else None
+                    found[opened, n, a] = (own.finals.observation[finals[t, n], a] if last is None else last)[1]
+                if own.ends[t, n, a]:
+                    opened = None
+            if opened is not None and own.acting[n, a]:
+                found[opened, n, a] = own.observation[-1, n, a, 1]
+    return found
+
+
+@pytest.fixture(scope="module")
+def strength():
+    """The strength of each whole number up to 9, each judged by itself."""
+    return [float(preferred().rewards(seen_in_turn([0, number]))[0, 0, 0]) for number in range(10)]
+
+
+@pytest.mark.parametrize("scale", ["fixed", "deviation"])
+def test_every_decision_is_paid_once_for_where_it_led(scale, strength):
+    """Idle rows, deaths, limits with and without a last observation, decisions left open; against a plain loop."""
+    bonus_of, every = preferred(scale=scale, weight=2.0), []
+    for seed in range(4):
+        own = random_experience(spec_in(Rounds()), RandomPolicy(RandomSettings(), spec_in(Rounds())), False, seed)
+        whole = np.random.default_rng(seed).integers(10, size=own.observation.shape).astype(np.float32)
+        last = np.random.default_rng(9 + seed).integers(10, size=own.finals.observation.shape).astype(np.float32)
+        kept = slice(None, None, 2)  # the others see the next row as their last observation
+        own = replace(own, observation=whole, finals=Finals(own.finals.index[kept], last[kept]))
+        before = own.reward.copy()
+        found = bonus_of.rewards(own)
+        assert np.array_equal(own.reward, before)  # returns are counted from the world's rewards
+        expected, paid = before.astype(float), {}
+        for at, ahead in decisions_in_order(own).items():
+            if ahead is not None:
+                paid[at] = strength[int(ahead)]
+        assert 0 < len(paid) < own.active.sum()
+        every += paid.values()
+        for at, amount in paid.items():
+            expected[at] += 2 * (amount if scale == "fixed" else amount / np.std(every))
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("pieces", [(42,), (5, 1, 9, 2, 4, 1, 1, 12, 7)])
+def test_transitions_hold_each_bonus_once_wherever_rollouts_are_cut(pieces, strength):
+    """In turns: what an agent earns until its next decision, and the bonus for what it sees there."""
+    world = Rounds(num_envs=2, agents=3, length=7)
+    where = spec_in(world)
+    policy = q_network(where, dueling=False)
+    one = make_learner(where, preferred(), policy, n_steps=1, gamma=0.5, updates_per_step=1e-9)
+    runner = Runner(world, actors((where, policy)), seed=0)
+    for iteration, steps in enumerate(pieces):
+        learn(one, runner.play(steps, iteration).experiences["team"])
+    rows = one.replays[0].rows
+    seen, known = Counter(), one.replays[0].size
+    for now, reward, discount, agent in zip(rows.observation[:known, 0], rows.reward, rows.discount, rows.agent):
+        copy, clock, number = (int(x) for x in now)
+        assert (number, clock % 3) == (agent, agent)
+        later = clock + 3 if clock + 3 < 7 else 7  # its next turn, or the episode's end
+        earned = sum(100 * number + tick for tick in range(clock, later))
+        if later < 7 or number == 0:  # agent 0 is cut by a limit, the others die
+            assert discount == 0.5
+            earned += strength[later]
+        else:
+            assert discount == 0
+        assert reward == pytest.approx(earned, abs=1e-4)
+        seen[copy, clock] += 1
+    assert set(seen) == {(copy, clock) for copy in range(2) for clock in range(7)}
+    assert max(seen.values()) - min(seen.values()) <= 1
 
 
 # Refusals -------------------------------------------------------------------------------------------------------

@@ -128,6 +128,14 @@ def test_the_command_records_and_writes_readable_episodes(coterie_, tmp_path):
         assert named in errors
 
 
+def test_a_run_is_no_place_for_a_recording(coterie_, tmp_path):
+    (tmp_path / "config.yaml").write_text("seed: 0\n")
+    for words in (("--policy", "random", "--episodes", "1"), ("--from-minari", "any")):
+        code, _, errors = coterie_("demonstrate", "gridworld-cooperative", *words, "--out", tmp_path)
+        assert (code, errors.startswith(f"coterie: --out: '{tmp_path}' is a run; ")) == (2, True), errors
+        assert [file.name for file in tmp_path.iterdir()] == ["config.yaml"]
+
+
 def test_minari_is_asked_for_by_name(monkeypatch, tmp_path):
     from coterie.studies.demonstrate.minari import to_minari
 
@@ -199,6 +207,8 @@ def test_actions_of_minari_datasets_are_checked(monkeypatch, coterie_, tmp_path)
             return Dataset(part, held[name])
 
     monkeypatch.setitem(sys.modules, "minari", Minari)
+    ids = SimpleNamespace(parse_dataset_id=str)
+    monkeypatch.setitem(sys.modules, "minari.dataset.minari_dataset", ids)  # or else Minari itself would be imported
     np.testing.assert_array_equal(from_minari("fine", "gridworld-cooperative", one).action, part.action)
     for name, reason in (("large", "has the action"), ("half", "whole numbers"), ("wide", "has actions")):
         with pytest.raises(CoterieError, match=reason):

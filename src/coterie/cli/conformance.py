@@ -75,11 +75,11 @@ def named(table: dict[str, str], name: str, overrides: Sequence[str], kind: str)
     )
 
 
-def named_world(name: str) -> Part:
+def named_world(name: str, overrides: Sequence[str] = ()) -> Part:
     """A world and its settings: `gridworld`, `spread:max_steps=9,continuous_actions=true`, `pettingzoo/rps:env`."""
     divided = re.fullmatch(r"(.+?):([\w.]+=.*)", name)
     head, settings = divided.groups() if divided else (name, "")
-    return named(registry.WORLDS, head, settings.split(",") if settings else (), "world")
+    return named(registry.WORLDS, head, [*(settings.split(",") if settings else ()), *overrides], "world")
 
 
 def has_masks(world: World, spec: GroupSpec) -> bool:

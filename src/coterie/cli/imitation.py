@@ -90,7 +90,9 @@ def import_minari(dataset: str, spec: DemonstrationSpec, overrides: list[str] | 
     from coterie.config.schema import ConfigError
     from coterie.core import demonstrations
     from coterie.studies.demonstrate.minari import from_minari
+    from coterie.studies.demonstrate.record import demand_no_run
 
+    demand_no_run(Path(out))
     if (Path(out) / demonstrations.INDEX).exists():
         raise ConfigError(f"--out: '{out}' already holds demonstrations; choose another directory")
     part = from_minari(dataset, spec.source, overrides, spec.group)

@@ -22,13 +22,13 @@ def check_world_(
     steps: Annotated[int, typer.Option(min=1, help="steps to play")] = 200,
 ) -> None:
     """Test shapes, bounds, ends of episodes, seeds and saving of a world."""
-    from coterie.config import registry, schema
+    from coterie.cli.conformance import named_world
+    from coterie.config import schema
     from coterie.core.types import CoterieError
     from coterie.testing import ContractError, check_world
     from coterie.training import build
 
-    values = schema.parse_overrides([w.removeprefix("world.") for w in overrides or []])
-    part = schema.part(registry.WORLDS, {"name": name} | values, "world")
+    part = named_world(name, overrides or [])
 
     def report(line: str) -> None:
         print(f"{name}: {line}", file=sys.stderr, flush=True)

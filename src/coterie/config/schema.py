@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import yaml
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import TypeAdapter, ValidationError
@@ -243,7 +244,8 @@ def read(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
     except (*UNREADABLE, OSError) as error:
         raise ConfigError(f"{path.name}: not readable as YAML: {_reason(error)}") from None
     if not isinstance(layer, dict):
-        raise ConfigError(f"{path.name}: expected settings, one 'key: value' per line, got {layer!r}")
+        shown = repr(layer) if len(repr(layer)) <= 60 else f"{layer!r:.60}…"
+        raise ConfigError(f"{path.name}: holds no settings; expected one 'key: value' per line, got {shown}")
     parent = layer.pop("extends", None)
     if parent is None:
         return layer
@@ -255,7 +257,12 @@ def _parse(text: str, name: str) -> Any:
     """Parse a file's text, once while it is the same: a report and a sweep read each config many times."""
     file = io.StringIO(text)
     file.name = name  # for the parser's messages
-    return OmegaConf.to_container(OmegaConf.load(file), resolve=False)
+    layer = OmegaConf.to_container(OmegaConf.load(file), resolve=False)
+    if isinstance(layer, dict) and list(layer.values()) == [None]:
+        root = yaml.compose(text)
+        if isinstance(root, yaml.ScalarNode):  # OmegaConf takes plain text as a setting without a value
+            return root.value
+    return layer
 
 
 def read_settings(settings: Mapping[str, Any]) -> dict[str, Any]:

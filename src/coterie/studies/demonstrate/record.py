@@ -125,6 +125,7 @@ def record(
     Where a person ends play by choice, there are fewer episodes than asked for.
     """
     folder = Path(out)
+    demand_no_run(folder)
     folder.mkdir(parents=True, exist_ok=True)
     seated = seat(spec, overrides, folder)
     world_settings = schema.to_dict(seated.config)["world"]
@@ -148,6 +149,12 @@ def record(
                 raise CoterieError(f"{left}; {kept}, and the unfinished episode is dropped") from None
     note_usage(folder, seated.actors, len(recording) - before)
     return recording.parts
+
+
+def demand_no_run(folder: Path) -> None:
+    """Raise where a directory is a run: its files and a recording's would mix."""
+    if (folder / "config.yaml").is_file():
+        raise schema.ConfigError(f"--out: '{folder}' is a run; choose a directory of its own for the demonstrations")
 
 
 def note_usage(folder: Path, actors: Sequence[Actor], episodes: int) -> None:
