@@ -307,7 +307,7 @@ def iteration(words: list[str], folder: Path) -> dict[str, Any]:
     return {
         "command": " ".join(["coterie train", *words]),
         "iterations": calls,
-        "seconds": {name: round(value, 2) for name, value in spent.items()},
+        "seconds": {name: round(value, 4) for name, value in spent.items()},
         "shares": shares,
         "gpu_memory_gb": round(torch.cuda.max_memory_allocated() / 1e9, 2) if on_gpu else None,
     }

@@ -21,11 +21,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import TypeAdapter, ValidationError
-from yaml import MarkedYAMLError, YAMLError
+from yaml import MarkedYAMLError, ScalarNode, YAMLError, compose
 from yaml.reader import ReaderError
 
 from coterie.config import registry, renamed
@@ -259,8 +258,8 @@ def _parse(text: str, name: str) -> Any:
     file.name = name  # for the parser's messages
     layer = OmegaConf.to_container(OmegaConf.load(file), resolve=False)
     if isinstance(layer, dict) and list(layer.values()) == [None]:
-        root = yaml.compose(text)
-        if isinstance(root, yaml.ScalarNode):  # OmegaConf takes plain text as a setting without a value
+        root = compose(text)
+        if isinstance(root, ScalarNode):  # OmegaConf takes plain text as a setting without a value
             return root.value
     return layer
 
