@@ -152,7 +152,7 @@ def test_wrong_sizes_are_refused():
 def test_characters_survive_a_round_trip():
     tokenizer = CharacterTokenizer()
     text = "RRD, x = 3\n{}~"
-    known, other, unknown = tokenizer.encode([text, "ab", "é"])
+    known, other, unknown = tokenizer.encode_batch([text, "ab", "é"])
     assert tokenizer.decode(known) == text
     assert tokenizer.decode([*other, tokenizer.end]) == "ab"
     assert unknown[0] not in known
@@ -164,7 +164,7 @@ def test_the_embedded_model_has_the_logits_and_greedy_tokens_of_hugging_face():
 
     (net,), tokenizer = load_pretrained("embedded", 1)
     backend = shared_backend(LMSettings(name="embedded"))
-    prompts = tokenizer.encode(["The capital of France is", "1 + 1 =", "Once upon a time"])
+    prompts = tokenizer.encode_batch(["The capital of France is", "1 + 1 =", "Once upon a time"])
     for prompt in prompts:
         theirs = backend.model(torch.tensor([prompt])).logits[0]
         assert torch.allclose(net.logits(net(torch.tensor([prompt])))[0], theirs, atol=2e-3)

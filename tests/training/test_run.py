@@ -126,7 +126,7 @@ def test_a_text_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
     def fail(handle):
         raise OSError("the machine went down")
 
-    monkeypatch.setattr("coterie.training.run.os.fsync", fail)
+    monkeypatch.setattr("coterie.core.files.os.fsync", fail)
     with pytest.raises(OSError, match="went down"):
         write_text(tmp_path / "a", "new")
     assert (tmp_path / "a").read_text() == "old"
@@ -134,7 +134,7 @@ def test_a_text_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
     def full(handle):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("coterie.training.run.os.fsync", full)
+    monkeypatch.setattr("coterie.core.files.os.fsync", full)
     with pytest.raises(OSError, match=f"^.Errno {errno.ENOSPC}. No space left on device: '{tmp_path / 'a'}'$"):
         write_text(tmp_path / "a", "new")
     assert [path.name for path in tmp_path.iterdir()] == ["a"]

@@ -9,17 +9,16 @@ chance decided. `docs/guides/imitation.md` describes every field.
 from __future__ import annotations
 
 import json
-import os
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
+from coterie.core.files import replacing
 from coterie.core.types import (
     ActionSpace,
     Array,
@@ -249,27 +248,10 @@ def save(path: str | Path, parts: Sequence[Demonstrations]) -> None:
         if part.mask is not None:
             arrays["mask"] = part.mask
         arrays = dict(map(_encoded, arrays.items()))
-        with _replacing(folder / f"{part.group}.npz") as file:
+        with replacing(folder / f"{part.group}.npz") as file:
             np.savez_compressed(file, **arrays)
-    with _replacing(folder / INDEX) as file:
+    with replacing(folder / INDEX) as file:
         file.write((json.dumps(_index(parts), indent=1) + "\n").encode())
-
-
-@contextmanager
-def _replacing(path: Path) -> Iterator[IO[bytes]]:
-    """A file under a temporary name that is synced and renamed at the end; a failure leaves the old file as it was."""
-    temporary = path.with_name(f".{path.name}")
-    try:
-        with open(temporary, "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.rename(path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        if error.errno is None:
-            raise
-        raise OSError(error.errno, error.strerror, str(path)) from None  # instead of the temporary name, or none
 
 
 def _index(parts: Sequence[Demonstrations]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ class Tokenizer(Protocol):
         """The token that ends an answer."""
         ...
 
-    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids of texts, without tokens of their own that mark the start."""
         ...
 
@@ -33,7 +33,7 @@ class CharacterTokenizer:
     size = FIRST + len(CHARACTERS)
     end = END
 
-    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids of texts."""
         return [
             [FIRST + found if (found := CHARACTERS.find(letter)) >= 0 else UNKNOWN for letter in text] for text in texts
@@ -53,7 +53,7 @@ class PretrainedTokenizer:
     def __init__(self, tokenizer: Any) -> None:
         self.tokenizer, self.end = tokenizer, int(tokenizer.eos_token_id)
 
-    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         if not texts:
             return []
         found: list[list[int]] = self.tokenizer(list(texts), add_special_tokens=False)["input_ids"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import logging
-import os
 import re
 import shutil
 from collections.abc import Iterable
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.config import schema as configs
+from coterie.core.files import replacing
 from coterie.core.types import CoterieError, State
 from coterie.training import checkpoint
 from coterie.training.data_frames import data_frame
@@ -229,16 +229,5 @@ def _parsed(text: bytes, file: Path) -> dict[str, Any]:
 
 def write_text(path: Path, text: str) -> None:
     """Write a file under a temporary name, sync it, rename it; a failure leaves the file as it was."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        with open(temporary, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.rename(path)
-    except OSError as error:
-        if temporary.exists():  # on a disk that is read-only, removing a file that is not there is an error, too
-            temporary.unlink()
-        if error.errno is None:
-            raise
-        raise OSError(error.errno, error.strerror, str(path)) from None  # instead of the temporary name, or none
+    with replacing(path) as file:
+        file.write(text.encode())

@@ -156,7 +156,7 @@ def tokenize(policy: CausalLMPolicy, part: Demonstrations, group_spec: GroupSpec
     rows = np.flatnonzero(part.labelled)
     agents = np.array([known.index(agent) for agent in part.agents])[part.agent[rows]]
     assert isinstance(part.observation, np.ndarray)
-    prompts = policy.tokenizer.encode([str(text) for text in part.observation[rows]])
+    prompts = policy.tokenizer.encode_batch([str(text) for text in part.observation[rows]])
     if not all(prompts):
         raise ValueError("demonstrations: a prompt is empty; a language model needs a token to go on from")
     longest = policy.settings.max_prompt_tokens

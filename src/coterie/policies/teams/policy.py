@@ -173,7 +173,7 @@ class CausalLMPolicy:
         copies, columns = np.nonzero(view.acting)
         observation = view.observation
         assert isinstance(observation, np.ndarray)
-        prompts = self.tokenizer.encode(observation[copies, columns].tolist())
+        prompts = self.tokenizer.encode_batch(observation[copies, columns].tolist())
         longest = self.settings.max_prompt_tokens
         prompts = [prompt if 0 < len(prompt) <= longest else [] for prompt in prompts]
         return Rows(copies, columns, view.agents[columns], prompts)
@@ -215,14 +215,14 @@ class CausalLMPolicy:
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """The tokens of answers, ended; for learners that imitate texts."""
-        return [[*tokens, self.tokenizer.end] for tokens in self.tokenizer.encode(texts)]
+        return [[*tokens, self.tokenizer.end] for tokens in self.tokenizer.encode_batch(texts)]
 
     def decode(self, tokens: Array) -> Array:
         """The texts `[…]` of answers' tokens `[…, L]`, up to the end; equal answers, which are many, are read once."""
         answers, which = np.unique(tokens.reshape(-1, tokens.shape[-1]), axis=0, return_inverse=True)
         kept = (answers != PAD) & (answers != self.tokenizer.end)
         texts = [self.tokenizer.decode(answer[own].tolist()) for answer, own in zip(answers, kept, strict=True)]
-        return np.array([*texts, ""], object)[which.reshape(tokens.shape[:-1])]
+        return np.array(texts, object)[which.reshape(tokens.shape[:-1])]
 
     # Metrics and state --------------------------------------------------------------------------------
 

@@ -1,0 +1,30 @@
+"""Files that are either as they were or complete."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[IO[bytes]]:
+    """Open a file under a temporary name, which is synced and renamed at the end; a failure leaves the old file.
+
+    One process at a time may write a file.
+    """
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        with open(temporary, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.rename(path)
+    except OSError as error:
+        if temporary.exists():  # on a disk that is read-only, removing a file that is not there is an error, too
+            temporary.unlink()
+        if error.errno is None:
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from None  # instead of the temporary name, or none
