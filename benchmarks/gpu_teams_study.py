@@ -67,7 +67,7 @@ STUDIES = {
             f"{TEAM}.policy.max_prompt_tokens=224",
             f"{TEAM}.learner.learning_rate=1.5e-5",
         ],
-        *(64_000, 8, 48),
+        *(256_000, 8, 48),
         turns=16,
     ),
     "sudoku-4": Study("sudoku-smollm", [], 64_000, 2, 24, arms=SHORT),
@@ -241,31 +241,44 @@ TITLES = {
 
 
 def draw(found: dict[str, Any]) -> bytes:
-    """Success in validation instances against sampled tokens and against minutes, a row for each study."""
+    """Success in validation instances against sampled tokens and against minutes.
+
+    A row for each study, every arm from its largest warm start; the last row has AT-GRPO from warm starts of all sizes.
+    """
     from matplotlib.figure import Figure
 
     shown = [one for one in found["results"] if one["seed"] == 0 and one["arm"] != "untrained"]
-    largest = {(one["study"], one["arm"]): one for one in sorted(shown, key=lambda one: one["warm_up"])}
-    shown = [one for one in shown if one is largest[one["study"], one["arm"]]]
-    arms = list(dict.fromkeys(one["arm"] for one in shown))
+    shown.sort(key=lambda one: one["warm_up"])
+    largest = {(one["study"], one["arm"]): one for one in shown}
+    arms = list(dict.fromkeys(one["arm"] for one in found["results"] if one in shown))
     studies = [name for name in TITLES if any(one["study"] == name for one in shown)]
-    figure = Figure(figsize=(11, 2.4 * len(studies) + 0.6), layout="constrained")
-    panels = figure.subplots(len(studies), 2, squeeze=False, sharey="row")
-    handles: dict[str, Any] = {}
-    for row, study in zip(panels, studies, strict=True):
-        for one in (one for one in shown if one["study"] == study):
-            tokens, seconds, success = np.array(one["validation"]).T
-            number = arms.index(one["arm"])
-            for axes, x in zip(row, (tokens / 1e6, seconds / 60), strict=True):
-                series = figures.Series(one["arm"], figures.colour(number), x, Estimate(success, success, success))
-                figures.draw_series(axes, series, band=False)
-                handles[one["arm"]] = axes.get_lines()[-1]
-        last = study == studies[-1]
-        for axes, x in zip(row, ("sampled tokens, millions", "minutes, GPU shared by up to 13 runs"), strict=True):
-            figures.label_panel(axes, TITLES[study], x if last else "", "greedy success" if axes is row[0] else "")
-            axes.set_ylim(0.7, 1.01)  # all of it happens there
-    figure.legend(handles.values(), handles.keys(), loc="outside right upper", frameon=False, fontsize=8)
+    sizes = [one for one in shown if (one["study"], one["arm"]) == ("plan-path-5", "AT-GRPO, shared")]
+    figure = Figure(figsize=(11, 2.4 * len(studies) + 3), layout="constrained")
+    panels = figure.subplots(len(studies) + 1, 2, squeeze=False, sharey="row")
+    for row, study in zip(panels, studies, strict=False):
+        lines = {name: one for name in arms if (one := largest.get((study, name))) is not None}
+        draw_row(row, TITLES[study], lines, {name: figures.colour(arms.index(name)) for name in lines})
+        row[0].set_ylim(0.7, 1.01)  # all of it happens there
+    warm = {f"{one['warm_up']:,} answers": one for one in sizes}
+    colours = {name: figures.colour(number) for number, name in enumerate(warm)}
+    draw_row(panels[-1], f"{TITLES['plan-path-5']}, AT-GRPO, shared, after…", warm, colours)
+    panels[-1][0].legend(frameon=False, fontsize=8, loc="lower right")
+    for axes, name in zip(panels[-1], ("sampled tokens, millions", "minutes, GPU shared by up to 13 runs"), strict=True):
+        axes.set_xlabel(name)
+    every = {line.get_label(): line for axes in panels[:-1, 0] for line in axes.get_lines()}
+    figure.legend([every[name] for name in arms], arms, loc="outside right upper", frameon=False, fontsize=8)
     return figures.as_png(figure)
+
+
+def draw_row(row: Any, title: str, lines: dict[str, dict[str, Any]], colours: dict[str, str]) -> None:
+    """The same results against tokens, on the left, and against minutes."""
+    for name, one in lines.items():
+        tokens, seconds, success = np.array(one["validation"]).T
+        for axes, x in zip(row, (tokens / 1e6, seconds / 60), strict=True):
+            series = figures.Series(name, colours[name], x, Estimate(success, success, success))
+            figures.draw_series(axes, series, band=False)
+    for axes in row:
+        figures.label_panel(axes, title, "", "greedy success" if axes is row[0] else "")
 
 
 def main() -> None:

@@ -842,7 +842,10 @@ def teams_gpu_sizes() -> str:
 
 
 def teams_gpu_arms() -> str:
-    """A row for each task of one GPU: test success of every arm before and after training, at a common warm start."""
+    """Test success of every arm on one GPU before and after training, a row for each task and size of warm start.
+
+    The sizes are the largest one that all arms have and the largest of all.
+    """
     found = [one for one in read("teams-gpu")["results"] if one["seed"] == 0 and one["arm"] != "untrained"]
     arms = list(dict.fromkeys(one["arm"] for one in found))
     rows = []
@@ -850,9 +853,10 @@ def teams_gpu_arms() -> str:
         rates = {(one["arm"], one["warm_up"]): one for one in found if one["study"] == study}
         sizes = [{size for arm, size in rates if arm == name} for name in arms]
         common = max(set.intersection(*(size for size in sizes if size)))
-        shown = [rates.get((name, common)) for name in arms]
-        steps = ["–" if one is None else f"{one['test_step_0']:.1%} → {one['test']:.1%}" for one in shown]
-        rows.append([title, f"{common:,}", *steps])
+        for size in sorted({common, max(size for _, size in rates)}):
+            shown = [rates.get((name, size)) for name in arms]
+            steps = ["–" if one is None else f"{one['test_step_0']:.1%} → {one['test']:.1%}" for one in shown]
+            rows.append([title, f"{size:,}", *steps])
     return markdown(("task", "warm-up answers", *arms), rows)
 
 
