@@ -263,8 +263,8 @@ def draw(found: dict[str, Any]) -> bytes:
     colours = {name: figures.colour(number) for number, name in enumerate(warm)}
     draw_row(panels[-1], f"{TITLES['plan-path-5']}, AT-GRPO, shared, after…", warm, colours)
     panels[-1][0].legend(frameon=False, fontsize=8, loc="lower right")
-    for axes, name in zip(panels[-1], ("sampled tokens, millions", "minutes, GPU shared by up to 13 runs"), strict=True):
-        axes.set_xlabel(name)
+    panels[-1][0].set_xlabel("sampled tokens, millions")
+    panels[-1][1].set_xlabel("minutes, GPU shared by up to 13 runs")
     every = {line.get_label(): line for axes in panels[:-1, 0] for line in axes.get_lines()}
     figure.legend([every[name] for name in arms], arms, loc="outside right upper", frameon=False, fontsize=8)
     return figures.as_png(figure)
