@@ -128,12 +128,16 @@ class First(Stateless):
         ("pettingzoo/rps:env", "pettingzoo/rps:env", []),
         ("pettingzoo/rps:env:options.rounds=5", "pettingzoo/rps:env", ["options.rounds=5"]),
         ("my_worlds:Maze:goal=my_goals:Far,size=4", "my_worlds:Maze", ["goal=my_goals:Far", "size=4"]),
+        ("network:hidden=[8,4],memory.size=2", "network", ["hidden=[8,4]", "memory.size=2"]),
     ],
 )
-def test_a_colon_separates_a_worlds_name_from_its_settings(monkeypatch, name, world, words):
+def test_a_colon_separates_a_name_from_its_settings(name, world, words):
     from coterie.cli import conformance
 
-    seen = []
-    monkeypatch.setattr(conformance, "named", lambda table, head, words, kind: seen.append((head, list(words))))
-    conformance.named_world(name)
-    assert seen == [(world, words)]
+    assert conformance.divide(name) == (world, words)
+
+
+def test_a_policy_and_a_learner_have_settings_after_a_colon_too(coterie_):
+    assert coterie_("check", "policy", "network:hidden=[4,4]")[0] == 0
+    assert coterie_("check", "learner", "ppo:minibatches=2,epochs=1")[0] == 0
+    assert "policy.hiden: no such setting" in coterie_("check", "policy", "network:hiden=[4]")[2]

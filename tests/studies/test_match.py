@@ -382,6 +382,7 @@ def test_what_cannot_meet_is_refused(coterie_, runs, words, code, said):
 def test_a_name_may_hold_settings(tmp_path):
     assert match.named_policy("alphabeta:depth=6,ties=first").settings == AlphabetaSettings(6, "first")
     assert match.named_policy("alphabeta").settings == AlphabetaSettings()
+    assert match.named_policy("network:hidden=[8,4],activation=relu").settings.hidden == (8, 4)
     players = open_players(["alphabeta:depth=1", "minimax", "random"], "best")
     matrix = cross_play(players, settings(tmp_path, DUEL), 20, 0)
     assert match.tally(matrix[1][1]) == match.Tally(0, 40, 0)  # both seats

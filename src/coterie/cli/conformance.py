@@ -25,8 +25,8 @@ def check_policy_in(name: str, overrides: Sequence[str], world: str, random_gree
     """Run the conformance tests on a policy, for every agent type of a world; returns what was found."""
     part = named(registry.POLICIES, name, overrides, "policy")
     made = build.build_world(named_world(world), COPIES)
-    free = random_greedy or name in registry.UNTRAINED
-    bound = name in registry.UNTRAINED or hasattr(lookup.look_up(registry.POLICIES, name), "needs")
+    free = random_greedy or part.name in registry.UNTRAINED
+    bound = part.name in registry.UNTRAINED or hasattr(lookup.look_up(registry.POLICIES, part.name), "needs")
     checked = []
     for spec in specs(made, part, None):
         with naming_world(world):
@@ -41,14 +41,14 @@ def check_policy_in(name: str, overrides: Sequence[str], world: str, random_gree
 def check_learner_in(name: str, overrides: Sequence[str], policy: str | None, world: str) -> str:
     """Run the conformance tests on a learner with the policy that it improves; returns what was found."""
     part = named(registry.LEARNERS, name, overrides, "learner")
-    kind = lookup.look_up(registry.LEARNERS, name)
+    kind = lookup.look_up(registry.LEARNERS, part.name)
     if not getattr(kind, "needs_play", True):
-        raise ConfigError(f"learner '{name}' learns from files, not from play; 'coterie clone' trains it")
+        raise ConfigError(f"learner '{part.name}' learns from files, not from play; 'coterie clone' trains it")
     replays = hasattr(part.settings, "replay")
     if replays:  # a learner that waits for enough experience would not learn in a check
         replay = dataclasses.replace(part.settings.replay, learning_starts=1)
         part = Part(part.name, dataclasses.replace(part.settings, replay=replay))
-    taught = named(registry.POLICIES, policy or taught_policy(name, kind), (), "policy")
+    taught = named(registry.POLICIES, policy or taught_policy(part.name, kind), (), "policy")
     made, checked = build.build_world(named_world(world), COPIES), []
     for spec in specs(made, taught, part):
         with naming_world(world):
@@ -69,17 +69,22 @@ def naming_world(world: str) -> Iterator[None]:
 
 
 def named(table: dict[str, str], name: str, overrides: Sequence[str], kind: str) -> Part:
-    """A component and its settings; `policy.hidden=[8]` and `hidden=[8]` are the same."""
-    return schema.part(
-        table, {"name": name} | schema.parse_overrides([word.removeprefix(f"{kind}.") for word in overrides]), kind
-    )
+    """A component and its settings; overrides `policy.hidden=[8]` and `hidden=[8]` are the same."""
+    head, settings = divide(name)
+    words = [*settings, *(word.removeprefix(f"{kind}.") for word in overrides)]
+    return schema.part(table, {"name": head} | schema.parse_overrides(words), kind)
+
+
+def divide(name: str) -> tuple[str, list[str]]:
+    """A name and the settings after a colon: `spread:max_steps=9,continuous_actions=true`, `pettingzoo/rps:env`."""
+    divided = re.fullmatch(r"(.+?):([\w.]+=.*)", name)
+    head, settings = divided.groups() if divided else (name, "")
+    return head, schema.split_settings(settings)
 
 
 def named_world(name: str, overrides: Sequence[str] = ()) -> Part:
-    """A world and its settings: `gridworld`, `spread:max_steps=9,continuous_actions=true`, `pettingzoo/rps:env`."""
-    divided = re.fullmatch(r"(.+?):([\w.]+=.*)", name)
-    head, settings = divided.groups() if divided else (name, "")
-    return named(registry.WORLDS, head, [*(settings.split(",") if settings else ()), *overrides], "world")
+    """A world and its settings."""
+    return named(registry.WORLDS, name, overrides, "world")
 
 
 def has_masks(world: World, spec: GroupSpec) -> bool:

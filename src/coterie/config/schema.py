@@ -14,6 +14,7 @@ import functools
 import io
 import itertools
 import json
+import re
 import types as python_types
 import typing
 from collections.abc import Mapping
@@ -329,6 +330,11 @@ def parse_overrides(overrides: list[str] | str) -> dict[str, Any]:
             raise ConfigError(f"{ascii(key)[1:-1]}: cannot read {shown} as YAML: {_reason(error)}{cure}") from None
         layer = _unite(layer, nested, "", word)
     return layer
+
+
+def split_settings(text: str) -> list[str]:
+    """The words of settings that follow a name: `depth=6,ties=first`, `grid_size=[4,5],seed=1`."""
+    return re.split(r",(?=[\w.]+=)", text) if text else []
 
 
 def _reason(error: Exception) -> str:

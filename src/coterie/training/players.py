@@ -13,7 +13,7 @@ from coterie.training.run import Run
 def named_policy(name: str) -> schema.Part:
     """The policy and settings that a player's name says: `alphabeta`, or `alphabeta:depth=6,ties=first`."""
     policy, _, settings = name.partition(":")
-    values = schema.parse_overrides(settings.split(",")) if settings else {}
+    values = schema.parse_overrides(schema.split_settings(settings))
     return schema.part(registry.POLICIES, {"name": policy} | values, f"player '{policy}'")
 
 
@@ -28,7 +28,8 @@ def named_run(name: str) -> tuple[str, list[str]] | None:
                 return path, []
             groups = Run.open(path).config().groups
             learned = [group for group in groups if groups[group].learner is not None] or list(groups)
-            return path, [f"groups.{group}.policy.{word}" for group in learned for word in settings.split(",")]
+            words = schema.split_settings(settings)
+            return path, [f"groups.{group}.policy.{word}" for group in learned for word in words]
     return None
 
 

@@ -225,7 +225,7 @@ def load(
             raise CoterieError(f"--policy: expected one of {known}, got '{policy}'")
         given = [overrides] if isinstance(overrides, str) else list(overrides or [])
         learned = [name for name, group in trained.groups.items() if group.learner is not None]
-        words = [f"={kind}", *(f".{change}" for change in changes.split(",") if changes)]
+        words = [f"={kind}", *(f".{change}" for change in schema.split_settings(changes))]
         overrides = [*given, *(f"groups.{name}.policy{word}" for name in learned for word in words)]
     settings = run.config(overrides)
     _demand_effect(schema.parse_overrides(overrides or []))
