@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import coterie
+from coterie.algorithms.imitation import sft
 from coterie.config.schema import ConfigError
 from coterie.core import demonstrations
 from helpers.run import written
@@ -45,6 +46,25 @@ def test_a_clone_writes_as_the_solver_does(warm):
     assert summary["evaluation"]["success_rate"] > 0.9
     losses = [record["writers/validation_loss"] for record in run.metrics() if "writers/validation_loss" in record]
     assert losses[-1] < 0.2 * losses[0]
+
+
+def test_validation_reads_few_of_many_answers(tmp_path, warm, monkeypatch):
+    experiment, demos, _ = warm
+    read = []
+    monkeypatch.setattr(sft, "VALIDATED", 5)
+    monkeypatch.setattr(sft.SFT, "_validate", lambda self: read.append(self.held_out) or {})
+    coterie.clone(experiment, [demos], ["train.total_steps=64"], out=tmp_path / "run", quiet=True)
+    assert len(read[0].prompts) == len(read[0].answers) == len(read[0].sets) == 5
+
+
+def test_thinned_answers_lie_at_even_distances():
+    texts = sft.Texts([[row] for row in range(10)], np.arange(10)[:, None], np.arange(10) % 2)
+    for most, rows in ((4, [0, 2, 5, 7]), (10, range(10)), (99, range(10))):
+        thin = texts.thinned(most)
+        assert thin.prompts == [[row] for row in rows]
+        assert thin.answers[:, 0].tolist() == [*rows]
+        assert thin.sets.tolist() == [row % 2 for row in rows]
+    assert len(sft.Texts([], np.zeros((0, 2)), np.zeros(0)).thinned(5).sets) == 0
 
 
 @pytest.mark.parametrize("kind", ["shared", "individual", "lora"])

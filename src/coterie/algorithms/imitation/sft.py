@@ -25,6 +25,7 @@ from coterie.policies.teams.policy import CausalLMPolicy
 from coterie.policies.teams.weights import PAD, Weights
 
 CHUNK = 256  # answers validated at once
+VALIDATED = 4096  # answers that are validated at most: more of them would cost more than they tell
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class SFTSettings:
     batch_size: int = 64  # answers per gradient step
     weight_decay: float = 0.0  # of AdamW
     max_grad_norm: float = 1.0  # gradients are scaled to at most this norm
-    validation: float = 0.1  # share of the episodes to validate on, rounded down
+    validation: float = 0.1  # share of the episodes to validate on, rounded down (at most 4,096 answers of them)
     patience: int | None = None  # iterations without a lower validation loss before the run ends; None: never
 
     SEARCH: ClassVar[Space] = {  # what `coterie tune` varies
@@ -68,6 +69,12 @@ class Texts:
         """The rows of one set of weights."""
         return np.flatnonzero(self.sets == number)
 
+    def thinned(self, most: int) -> Texts:
+        """At most so many answers, at even distances."""
+        total = len(self.sets)
+        rows = np.arange(min(most, total)) * total // max(1, min(most, total))
+        return Texts([self.prompts[row] for row in rows], self.answers[rows], self.sets[rows])
+
 
 class SFT:
     """Improves language models by imitation of written answers."""
@@ -83,9 +90,8 @@ class SFT:
         self.settings, self.policy, self.group_spec = settings, policy, group_spec
         s = settings
         found = load_demonstrations(s.demonstrations, group_spec, s.group, s.only_successful, None)
-        self.texts, self.held_out = (
-            tokenize(policy, part, group_spec) for part in split(found, s.validation, group_spec)
-        )
+        self.texts, held_out = (tokenize(policy, part, group_spec) for part in split(found, s.validation, group_spec))
+        self.held_out = held_out.thinned(VALIDATED)
         self.sets: list[Weights] = [policy.weights(number) for number in range(policy.router.sets)]
         self.optimizers = [Optimizer(weights.parameters(), s.weight_decay) for weights in self.sets]
         for number in range(policy.router.sets):
