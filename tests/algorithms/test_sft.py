@@ -2,10 +2,14 @@
 
 import numpy as np
 import pytest
+import torch
 
 import coterie
+from coterie.algorithms.at_grpo.optimizer import Optimizer
+from coterie.algorithms.divergence import Diverged
 from coterie.config.schema import ConfigError
 from coterie.core import demonstrations
+from coterie.training.run import Run
 from helpers.run import written
 
 TEAM = """\
@@ -80,6 +84,28 @@ def test_a_team_starts_with_the_adapters_of_a_clone(tmp_path, warm):
     adapters = [name for name in theirs if ".lora_b" in name]
     assert adapters
     assert all(np.allclose(mine[name], theirs[name], atol=1e-6) and np.abs(theirs[name]).max() > 0 for name in adapters)
+
+
+@pytest.mark.parametrize("validation", [0.0, 0.1])
+def test_a_weight_that_is_not_finite_stops_a_clone_before_it_is_saved(tmp_path, warm, monkeypatch, validation):
+    experiment, demos, _ = warm
+    step, left = Optimizer.step, [16]
+
+    def overflowing(self, *words):
+        norm = step(self, *words)
+        left[0] -= 1
+        if not left[0]:  # after the second iteration's last loss
+            with torch.no_grad():
+                self.parameters[0][0] = float("nan")
+        return norm
+
+    monkeypatch.setattr(Optimizer, "step", overflowing)
+    words = ["train.total_steps=2048", "train.rollout_steps=512", f"groups.writers.learner.validation={validation}"]
+    words += ["train.checkpoint_every=1", "groups.writers.learner.batch_size=64"]
+    with pytest.raises(Diverged, match="writers"):
+        coterie.clone(experiment, [demos], words, out=tmp_path / "run", quiet=True)
+    (saved,) = weights(Run.open(tmp_path / "run"))
+    assert all(np.isfinite(array).all() for array in saved.values())
 
 
 def test_answers_that_are_too_long_are_refused(warm):

@@ -143,12 +143,6 @@ class UpdateWorker:
         for parameter, value in zip(self.parameters, values, strict=True):
             parameter.copy_(value)
 
-    @torch.no_grad()
-    def norms(self) -> Array:
-        """The norm of every parameter; not finite where a weight is not."""
-        norms: Array = torch.stack(torch._foreach_norm([*self.parameters])).cpu().numpy()
-        return norms
-
     def state(self) -> State:
         """Moments of the optimiser, and the reference."""
         reference = None if self.reference is None else [value.cpu().numpy().copy() for value in self.reference]

@@ -113,7 +113,7 @@ class SFT:
             "learning_rate": rate,
         }
         metrics |= self._validate()
-        demand_finite(self.group_spec.group, metrics, [], [])  # a weight that is not finite gives such a loss
+        demand_finite(self.group_spec.group, metrics, [], [one.weight_norms() for one in self.optimizers])
         return metrics
 
     @torch.no_grad()
