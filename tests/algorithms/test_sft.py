@@ -135,6 +135,7 @@ def test_a_start_that_does_not_fit_is_refused(tmp_path, warm):
     for words, said in (
         ([f"groups.writers.start={tmp_path}/none"], r"groups\.writers\.start"),
         ([f"groups.writers.start={run.path}", "groups.writers.policy.tiny.width=8"], r"groups\.writers\.start.*shape"),
+        ([f"groups.writers.start={run.path}", "groups.writers.policy.tiny.layers=2"], r"groups\.writers\.start.*tiny"),
     ):
         with pytest.raises(ConfigError, match=said):
             coterie.train(experiment, words, out=tmp_path / "run", quiet=True)

@@ -4,11 +4,13 @@ import numpy as np
 import pytest
 import torch
 
+from coterie.core import validation
 from coterie.core.types import CoterieError
 from coterie.core.world import Forkable
 from coterie.policies.teams.branching import demand_same_prompts
 from coterie.policies.teams.policy import CausalLMSettings, TinySettings
 from helpers.lm import tiny_model
+from helpers.needs import needs
 from helpers.teams import EchoSettings, EchoWorld, iterate, team
 
 
@@ -87,6 +89,49 @@ def test_adapters_keep_the_base_that_they_began_on(tmp_path):
     assert torch.equal(other.networks[0](prompt, 1), one.networks[0](prompt, 1))
     assert torch.equal(one.networks[0](prompt, 1), base.networks[0](prompt))  # new adapters change nothing
     assert other.state()["networks"][0].keys() == one.state()["networks"][0].keys()
+
+
+@needs("transformers", "lm")
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"attention_bias": True}, "attention_bias"),
+        ({"mlp_bias": True}, "mlp_bias"),
+        ({"head_dim": 16}, "head_dim"),
+        ({"hidden_act": "gelu"}, "hidden_act"),
+        ({"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}}, "rope_type"),
+        ({"max_position_embeddings": 12}, "context of"),
+        ({"family": "qwen2"}, "Llama family, got 'qwen2'"),
+        ({"family": "mistral"}, "Llama family, got 'mistral'"),
+        ({"eos_token": None}, "eos_token"),
+    ],
+)
+def test_models_that_cannot_be_trained_are_refused(tmp_path, changes, named):
+    model, tokenizer = tiny_model(**{k: v for k, v in changes.items() if k not in ("family", "eos_token")})
+    if family := changes.get("family"):
+        import transformers
+
+        sizes = {"vocab_size": 257, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
+        config = transformers.AutoConfig.for_model(family, **sizes, num_attention_heads=2, num_key_value_heads=2)
+        model = transformers.AutoModelForCausalLM.from_config(config)
+    if "eos_token" in changes:
+        tokenizer.eos_token = None
+    model.save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    with pytest.raises(ValueError, match=named) as caught:
+        team(num_envs=2, model=str(tmp_path / "model"), device="cpu", max_prompt_tokens=11)
+    assert str(tmp_path / "model") in str(caught.value)
+
+
+@needs("transformers", "lm")
+def test_a_pretrained_model_may_need_more_memory_for_training_from_scratch_than_there_is(tmp_path, monkeypatch):
+    model, tokenizer = tiny_model()
+    model.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    monkeypatch.setattr(validation.os, "sysconf", lambda name: 100)  # of pages, and pages
+    team(num_envs=2, model=str(tmp_path), device="cpu", weights="lora")
+    with pytest.raises(ValueError, match="GB of memory"):
+        team(num_envs=2)
 
 
 def test_precision_is_that_of_products_and_trained_weights_stay_float32():

@@ -124,6 +124,7 @@ class CausalLMPolicy:
             tokenizer = CharacterTokenizer()
             tiny = asdict(s.tiny)
             shape = TransformerShape(tokenizer.size, kv_heads=s.tiny.heads, **tiny)
+            shape.demand_memory()
             networks = [Transformer(shape, self._seed("weights", number)) for number in range(copies)]
         else:
             networks, tokenizer = load_pretrained(s.model, copies)
@@ -286,7 +287,10 @@ class CausalLMPolicy:
 
     def _check_count(self, state: State, allowed: tuple[int, ...]) -> None:
         if len(state["networks"]) not in allowed:
-            raise ValueError(f"the saved policy has {len(state['networks'])} networks, this one {len(self.networks)}")
+            raise ValueError(
+                f"the saved policy has {len(state['networks'])} networks, this one {len(self.networks)}; "
+                "set parameters and policy.weights as they were"
+            )
 
 
 def _padded(values: Array, width: int) -> Array:
@@ -303,9 +307,10 @@ def _widened(samples: Samples, width: int) -> Samples:
 def _copy_weights(network: Transformer, saved: State, wanted: Callable[[str], bool]) -> None:
     """Copy saved arrays into a network; they must be the wanted ones and have their shapes."""
     own = {name: tensor for name, tensor in network.state_dict().items() if wanted(name)}
+    cure = "set policy.model, tiny, weights and rank as they were"
     if different := own.keys() ^ saved.keys():
-        raise ValueError(f"the saved policy and this one differ in the weights '{min(different)}'")
+        raise ValueError(f"the saved policy and this one differ in the weights '{min(different)}'; {cure}")
     for name, array in saved.items():
-        if tuple(own[name].shape) != array.shape:
-            raise ValueError(f"saved weights '{name}' have shape {array.shape}, this policy's {tuple(own[name].shape)}")
+        if (shape := tuple(own[name].shape)) != array.shape:
+            raise ValueError(f"saved weights '{name}' have shape {array.shape}, this policy's {shape}; {cure}")
         own[name].copy_(torch.from_numpy(np.ascontiguousarray(array)))
