@@ -1,5 +1,7 @@
 """The policy `causal_lm`: who answers, branching in training alone, refused prompts, wrong settings."""
 
+from unittest.mock import Mock
+
 import numpy as np
 import pytest
 import torch
@@ -151,6 +153,16 @@ def test_the_engine_has_the_rows_of_the_settings():
     policy = team(num_envs=2, engine_rows=48)[1].policy
     assert policy.workers[0].room.rows == 48
     assert policy.workers[0].room.max_tokens == policy.settings.max_tokens
+
+
+def test_deterministic_kernels_are_demanded_on_a_gpu_before_anything_is_computed(monkeypatch):
+    class DemandedError(Exception):
+        pass
+
+    monkeypatch.setattr("coterie.policies.teams.policy.resolve_device", lambda *words, **names: torch.device("cuda"))
+    monkeypatch.setattr("coterie.policies.teams.policy.demand_deterministic", Mock(side_effect=DemandedError))
+    with pytest.raises(DemandedError):
+        team(num_envs=2, deterministic=True)
 
 
 def test_metrics_start_anew_after_each_call():
