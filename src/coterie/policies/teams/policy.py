@@ -135,8 +135,8 @@ class CausalLMPolicy:
             networks[0].add_adapters(sets, s.rank, s.alpha, [self._seed("adapters", n) for n in range(sets)])
         compute = resolve_precision(s.precision, self.device)
         for network in networks:
+            network.set_precision(compute)  # first: a frozen base goes to the GPU in the precision that it keeps
             network.to(self.device)
-            network.set_precision(compute)
         return networks, tokenizer
 
     def _seed(self, purpose: str, number: int) -> int:
