@@ -356,8 +356,10 @@ def test_a_weight_that_is_not_finite_stops_learning():
     own = runner.play(2, 1, 0.0).experiences["writers"]
     with torch.no_grad():
         learner.policy.networks[0].norm[0] = torch.nan
-    with pytest.raises(Diverged, match="diverged"):
+    with pytest.raises(Diverged, match="diverged") as caught:
         learner.learn(own, _joint(own), np.random.default_rng(0))
+    assert "loss=nan" in str(caught.value)
+    assert "turn_1" not in str(caught.value)  # there may be hundreds of these
 
 
 def test_a_weight_that_the_last_step_made_infinite_stops_learning(monkeypatch):

@@ -42,13 +42,16 @@ def test_greedy_answers_are_the_likeliest_and_repeat():
     assert (first == again).all()
 
 
-def test_a_prompt_that_is_too_long_is_refused_and_counted():
+def test_a_prompt_that_is_too_long_is_refused_and_counted(caplog):
     runner, learner = team(num_envs=4, max_prompt_tokens=2)
     own = runner.play(2, 1, 0.0).experiences["writers"]
     assert (own.action[own.active] == "").all()
     candidates = learner.policy.settings.candidates
     assert learner.policy.metrics()["first/refused"] == (4.0 * candidates, 4.0 * candidates)
     assert iterate(runner, learner, 1, first=2)["updates"] == 0
+    assert [record.getMessage().split(";")[0] for record in caplog.records] == [
+        "group 'writers': a prompt of 3 tokens is refused: max_prompt_tokens is 2"
+    ]
 
 
 def test_each_agent_is_served_by_its_own_weights():

@@ -8,6 +8,7 @@ tokenises a text again. A prompt that is too long for the model is refused and c
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Literal, NamedTuple, get_args
@@ -30,6 +31,7 @@ from coterie.policies.teams.rollout_worker import RolloutWorker
 from coterie.policies.teams.router import Router
 from coterie.policies.teams.weights import PAD, Weights
 
+log = logging.getLogger(__name__)
 TINY = "tiny"
 ADAPTER = ".lora_"  # in the names of weights
 Kind = Literal["full", "lora"]
@@ -113,6 +115,7 @@ class CausalLMPolicy:
         # by agent, (training, evaluation): answers, tokens, refused prompts
         self.counts = np.zeros((len(group_spec.agents), 2, 3))
         self.entropy = np.zeros(2)  # of training answers: sum, number
+        self.warned = False  # that prompts are refused
         self.branches = True  # whether it draws `candidates` in training; a learner that has finished turns it off
 
     def _build(self) -> tuple[list[Transformer], Tokenizer]:
@@ -176,6 +179,14 @@ class CausalLMPolicy:
         assert isinstance(observation, np.ndarray)
         prompts = self.tokenizer.encode_batch(observation[copies, columns].tolist())
         longest = self.settings.max_prompt_tokens
+        refused = [len(prompt) for prompt in prompts if not 0 < len(prompt) <= longest]
+        if refused and not self.warned:
+            self.warned = True
+            log.warning(
+                "group '%s': a prompt of %d tokens is refused: max_prompt_tokens is %d; metrics count such prompts "
+                "as AGENT/refused",
+                *(self.group_spec.group, max(refused), longest),
+            )
         prompts = [prompt if 0 < len(prompt) <= longest else [] for prompt in prompts]
         return Rows(copies, columns, view.agents[columns], prompts)
 
