@@ -50,7 +50,7 @@ def test_a_prompt_that_is_too_long_is_refused_and_counted(caplog):
     assert learner.policy.metrics()["first/refused"] == (4.0 * candidates, 4.0 * candidates)
     assert iterate(runner, learner, 1, first=2)["updates"] == 0
     assert [record.getMessage().split(";")[0] for record in caplog.records] == [
-        "group 'writers': a prompt of 3 tokens is refused: max_prompt_tokens is 2"
+        "groups.writers.policy.max_prompt_tokens=2: a prompt of 3 tokens is refused"
     ]
 
 

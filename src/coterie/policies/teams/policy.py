@@ -183,9 +183,9 @@ class CausalLMPolicy:
         if refused and not self.warned:
             self.warned = True
             log.warning(
-                "group '%s': a prompt of %d tokens is refused: max_prompt_tokens is %d; metrics count such prompts "
-                "as AGENT/refused",
-                *(self.group_spec.group, max(refused), longest),
+                "groups.%s.policy.max_prompt_tokens=%d: a prompt of %d tokens is refused; raise it, or watch "
+                "%s/AGENT/refused in the metrics",
+                *(self.group_spec.group, longest, max(refused), self.group_spec.group),
             )
         prompts = [prompt if 0 < len(prompt) <= longest else [] for prompt in prompts]
         return Rows(copies, columns, view.agents[columns], prompts)
