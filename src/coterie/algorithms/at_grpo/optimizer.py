@@ -40,7 +40,7 @@ class Optimizer:
     @torch.no_grad()
     def weight_norms(self) -> Array:
         """The norm of every parameter; not finite where a weight is not."""
-        norms: Array = torch.stack(torch._foreach_norm(self.parameters)).cpu().numpy()
+        norms: Array = torch.stack(torch._foreach_norm([*self.parameters])).cpu().numpy()
         return norms
 
     def state(self) -> list[dict[str, Any]]:
