@@ -329,7 +329,7 @@ def test_memory_that_runs_out_after_a_part_of_the_gradients_counts_no_prompt_twi
         monkeypatch.setattr(Weights, "grade", grade)
         metrics = iterate(runner, learner, 1)
         monkeypatch.undo()
-        found.append((metrics["grad_norm"], learner.workers[0].microbatch))
+        found.append((metrics["grad_norm"], learner.workers[0].parts.most))
     (norm, whole), (again, halved) = found
     assert again == pytest.approx(norm, rel=1e-4)
     assert (whole, halved) == (None, 2)
