@@ -139,6 +139,18 @@ def test_a_pretrained_model_may_need_more_memory_for_training_from_scratch_than_
         team(num_envs=2)
 
 
+def test_each_agent_starts_with_its_own_weights_of_another_team():
+    first, second = (team(num_envs=2, parameters="individual", seed=seed)[1].policy for seed in (1, 2))
+    one = team(num_envs=2, seed=3)[1].policy
+    second.start_from(first.state())
+    for mine, theirs in zip(second.networks, first.networks, strict=True):
+        assert torch.equal(mine.embedding, theirs.embedding)
+    second.start_from(one.state())  # one network serves both
+    assert all(torch.equal(mine.embedding, one.networks[0].embedding) for mine in second.networks)
+    with pytest.raises(ValueError, match=r"2 networks, this one 1; set parameters"):
+        one.start_from(first.state())
+
+
 def test_precision_is_that_of_products_and_trained_weights_stay_float32():
     plain, half = (team(num_envs=2, precision=name)[1].policy for name in ("float32", "bfloat16"))
     prompt = torch.tensor([[3, 4, 5]])
