@@ -12,6 +12,7 @@ import torch
 from coterie.algorithms.at_grpo.at_grpo import ATGRPOSettings, TurnCounter
 from coterie.algorithms.at_grpo.groups import advantages, by_episode, by_turn
 from coterie.algorithms.at_grpo.loss import token_loss, token_weights
+from coterie.algorithms.at_grpo.optimizer import Optimizer
 from coterie.algorithms.at_grpo.update_worker import minibatches
 from coterie.algorithms.divergence import Diverged
 from coterie.config import schema
@@ -278,13 +279,19 @@ def test_minibatches_have_no_remainder():
     assert np.concatenate(minibatches(np.arange(100), 32)).tolist() == list(range(100))
 
 
-def test_gradients_accumulate_over_microbatches():
-    found = []
+def test_gradients_accumulate_over_microbatches(monkeypatch):
+    found, norms = [], []
     for micro in (100, 1):
         runner, learner = team(num_envs=6, learner={"minibatch_size": 100, "microbatch_size": micro})
-        iterate(runner, learner, 1)
+        real, sizes = Weights.grade, []
+        monkeypatch.setattr(Weights, "grade", lambda self, p, *w, r=real, s=sizes: s.append(len(p)) or r(self, p, *w))
+        metrics = iterate(runner, learner, 1)
+        monkeypatch.undo()
+        assert max(sizes) == min(micro, sum(sizes))
         found.append(weights(learner.policy))
+        norms.append(metrics["grad_norm"])
     assert all(np.allclose(found[0][name], found[1][name], atol=2e-5) for name in found[0])
+    assert norms[1] == pytest.approx(norms[0], rel=1e-4)  # Adam's first step hides the gradients' size
 
 
 def test_memory_that_runs_out_halves_the_microbatch_and_changes_nothing_else(monkeypatch, caplog):
@@ -308,6 +315,26 @@ def test_memory_that_runs_out_halves_the_microbatch_and_changes_nothing_else(mon
     assert all(np.allclose(found[0][name], found[1][name], atol=2e-5) for name in found[0])
 
 
+def test_memory_that_runs_out_after_a_part_of_the_gradients_counts_no_prompt_twice(monkeypatch):
+    found = []
+    for scarce in (False, True):
+        runner, learner = team(num_envs=6, learner={"minibatch_size": 100, "microbatch_size": 4, "kl": 0.1})
+        real, calls = Weights.grade, itertools.count(1)
+
+        def grade(self, *words, scarce=scarce, real=real, calls=calls):
+            if next(calls) == 4 and scarce:  # the second micro-batch, after the reference has read it
+                raise torch.OutOfMemoryError("CUDA out of memory")
+            return real(self, *words)
+
+        monkeypatch.setattr(Weights, "grade", grade)
+        metrics = iterate(runner, learner, 1)
+        monkeypatch.undo()
+        found.append((metrics["grad_norm"], learner.workers[0].parts.most))
+    (norm, whole), (again, halved) = found
+    assert again == pytest.approx(norm, rel=1e-4)
+    assert (whole, halved) == (None, 2)
+
+
 def test_memory_that_runs_out_is_taken_back_from_captured_passes(monkeypatch):
     runner, learner = team(num_envs=6, learner={"minibatch_size": 100, "microbatch_size": 100})
     passes = Mock()
@@ -329,8 +356,25 @@ def test_a_weight_that_is_not_finite_stops_learning():
     own = runner.play(2, 1, 0.0).experiences["writers"]
     with torch.no_grad():
         learner.policy.networks[0].norm[0] = torch.nan
-    with pytest.raises(Diverged, match="diverged"):
+    with pytest.raises(Diverged, match="diverged") as caught:
         learner.learn(own, _joint(own), np.random.default_rng(0))
+    assert "loss=nan" in str(caught.value)
+    assert "turn_1" not in str(caught.value)  # there may be hundreds of these
+
+
+def test_a_weight_that_the_last_step_made_infinite_stops_learning(monkeypatch):
+    runner, learner = team(num_envs=6, learner={"minibatch_size": 100})
+    step = Optimizer.step
+
+    def overflowing(self, *words):
+        norm = step(self, *words)
+        with torch.no_grad():
+            self.parameters[-1][0] = torch.inf
+        return norm
+
+    monkeypatch.setattr(Optimizer, "step", overflowing)
+    with pytest.raises(Diverged, match="diverged"):
+        iterate(runner, learner, 1)
 
 
 def _joint(own):
@@ -371,6 +415,63 @@ def test_the_kl_to_the_reference_holds_the_model_back():
         after = weights(learner.policy)
         distance.append(sum(float(np.abs(after[name] - before[name]).sum()) for name in before))
     assert distance[1] < 0.8 * distance[0]
+
+
+def test_the_reference_leaves_the_model_as_it_is():
+    found = []
+    for kl in (0.0, 1e-30):
+        runner, learner = team(num_envs=6, learner={"kl": kl, "learning_rate": 3e-3, "minibatch_size": 8})
+        iterate(runner, learner, 2)
+        found.append(weights(learner.policy))
+    assert not changed(*found)
+
+
+# Settings -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *({"baseline": "mean"}, {"learning_rate": 2e-3}, {"clip": 0.001}, {"kl": 0.5}, {"entropy": 0.5}),
+        *({"normalize": "sequence"}, {"normalize": "constant"}, {"epochs": 1}, {"minibatch_size": 4}),
+        *({"max_grad_norm": 0.01}, {"weight_decay": 0.5}, {"alpha": 4.0}, {"temperature": 0.5}),
+    ],
+    ids=str,
+)
+def test_every_setting_changes_what_is_learned(change):
+    policy = {name: change[name] for name in ("alpha", "temperature") if name in change}
+    learner = {name: value for name, value in change.items() if name not in policy}
+    base = {"learning_rate": 3e-3, "epochs": 2, "minibatch_size": 8}
+    found = []
+    for more, written in (({}, {}), (learner, policy)):
+        runner, made = team(num_envs=6, weights="lora", rank=2, learner=base | more, **written)
+        iterate(runner, made, 3)
+        found.append(weights(made.policy))
+    assert changed(*found)
+
+
+def test_the_rank_is_that_of_the_adapters():
+    sizes = {
+        p.shape[0] for n, p in team(weights="lora", rank=3)[1].policy.networks[0].named_parameters() if "lora_a" in n
+    }
+    assert sizes == {3}
+
+
+def test_answers_are_graded_at_the_temperature_that_they_were_sampled_at():
+    runner, learner = team(num_envs=6, temperature=0.4)
+    (worker,) = learner.workers
+    update, compared = worker.update, []
+
+    def comparing(answers, spec, random):
+        prompts = [row[row != PAD] for row in answers.prompts]
+        compared.append((worker.weights.grade(prompts, answers.tokens, spec.temperature).log_probs, answers.log_probs))
+        return update(answers, spec, random)
+
+    worker.update = comparing
+    iterate(runner, learner, 1)
+    ((graded, sampled),) = compared
+    np.testing.assert_allclose(graded.detach().numpy(), sampled, atol=1e-5)
+    assert np.abs(sampled).max() > 0
 
 
 # Learning -----------------------------------------------------------------------------------------------

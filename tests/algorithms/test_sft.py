@@ -1,13 +1,21 @@
 """Supervised fine-tuning on transcripts of a scripted solver, and the start of a team from it."""
 
+import dataclasses
+import itertools
+
 import numpy as np
 import pytest
+import torch
 
 import coterie
+from coterie.algorithms.at_grpo.optimizer import Optimizer
+from coterie.algorithms.divergence import Diverged
 from coterie.algorithms.imitation import sft
 from coterie.config.schema import ConfigError
 from coterie.core import demonstrations
-from helpers.run import written
+from coterie.policies.teams.weights import Weights
+from coterie.training.run import Run
+from helpers.run import numbers, written
 
 TEAM = """\
 world: {name: "helpers.teams:EchoWorld", turns: 2}
@@ -102,6 +110,92 @@ def test_a_team_starts_with_the_adapters_of_a_clone(tmp_path, warm):
     assert all(np.allclose(mine[name], theirs[name], atol=1e-6) and np.abs(theirs[name]).max() > 0 for name in adapters)
 
 
+@pytest.mark.parametrize("validation", [0.0, 0.1])
+def test_a_weight_that_is_not_finite_stops_a_clone_before_it_is_saved(tmp_path, warm, monkeypatch, validation):
+    experiment, demos, _ = warm
+    step, left = Optimizer.step, [16]
+
+    def overflowing(self, *words):
+        norm = step(self, *words)
+        left[0] -= 1
+        if not left[0]:  # after the second iteration's last loss
+            with torch.no_grad():
+                self.parameters[0][0] = float("nan")
+        return norm
+
+    monkeypatch.setattr(Optimizer, "step", overflowing)
+    words = ["train.total_steps=2048", "train.rollout_steps=512", f"groups.writers.learner.validation={validation}"]
+    words += ["train.checkpoint_every=1", "groups.writers.learner.batch_size=64"]
+    with pytest.raises(Diverged, match="writers"):
+        coterie.clone(experiment, [demos], words, out=tmp_path / "run", quiet=True)
+    (saved,) = weights(Run.open(tmp_path / "run"))
+    assert all(np.isfinite(array).all() for array in saved.values())
+
+
+def test_memory_that_runs_out_halves_the_answers_that_are_read_at_once(tmp_path, warm, monkeypatch, caplog):
+    experiment, demos, _ = warm
+    words = ["train.total_steps=64", "train.rollout_steps=64", "groups.writers.learner.batch_size=64"]
+    real, trained, norms = Weights.grade, [], []
+    step = Optimizer.step
+    monkeypatch.setattr(Optimizer, "step", lambda *given: norms.append(step(*given)) or norms[-1])
+    for scarce in (False, True):
+        calls = itertools.count(1)
+
+        def grade(self, prompts, *given, scarce=scarce, calls=calls):
+            if scarce and (len(prompts) > 32 or next(calls) == 2) and torch.is_grad_enabled():
+                raise torch.OutOfMemoryError("CUDA out of memory")
+            return real(self, prompts, *given)
+
+        monkeypatch.setattr(Weights, "grade", grade)
+        trained.append(coterie.clone(experiment, [demos], words, out=tmp_path / str(scarce), quiet=True))
+    losses = [run.metrics()[-1]["writers/loss"] for run in trained]
+    assert losses[1] == pytest.approx(losses[0], rel=1e-5)
+    assert float(norms[1]) == pytest.approx(float(norms[0]), rel=1e-4)
+    assert "16 prompts at once" in caplog.text
+
+
+CHANGES = (
+    *("learning_rate=0.02", "batch_size=32", "weight_decay=0.5", "max_grad_norm=0.01", "validation=0.5"),
+    "only_successful=false",
+)
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_every_setting_changes_what_is_learned(tmp_path, warm, change):
+    experiment, demos, _ = warm
+    part = demonstrations.load(demos)
+    failed = [dataclasses.replace(one, success=number % 2 == 0) for number, one in enumerate(part.episodes)]
+    demonstrations.save(tmp_path / "demos", [dataclasses.replace(part, episodes=tuple(failed))])
+    words = ["train.total_steps=256", "train.rollout_steps=128", "groups.writers.learner.learning_rate=0.01"]
+    found = []
+    for number, more in enumerate(([], [f"groups.writers.learner.{change}"])):
+        out = tmp_path / str(number)
+        found.append(weights(coterie.clone(experiment, [tmp_path / "demos"], [*words, *more], out=out, quiet=True))[0])
+    assert any(not np.array_equal(found[0][name], found[1][name]) for name in found[0])
+
+
+def test_the_learning_rate_falls_to_the_end_and_patience_ends_a_clone(tmp_path, warm):
+    experiment, demos, _ = warm
+    words = ["train.total_steps=640", "train.rollout_steps=64", "groups.writers.learner.learning_rate=1e-12"]
+    run = coterie.clone(experiment, [demos], words, out=tmp_path / "whole", quiet=True)
+    rates = [record["writers/learning_rate"] for record in run.metrics() if "writers/learning_rate" in record]
+    np.testing.assert_allclose(rates, 1e-12 * (1 - np.arange(10) / 10), rtol=1e-6)
+    patient = [*words, "groups.writers.learner.patience=2"]
+    short = coterie.clone(experiment, [demos], patient, out=tmp_path / "short", quiet=True)
+    assert len(short.metrics()) < len(run.metrics())
+
+
+def test_a_clone_that_is_cut_resumes_exactly(tmp_path, warm):
+    experiment, demos, _ = warm
+    words = ["train.total_steps=640", "train.rollout_steps=64", "train.checkpoint_every=4"]
+    whole, half = (coterie.clone(experiment, [demos], words, out=tmp_path / n, quiet=True) for n in ("whole", "half"))
+    half.cut(512)  # it goes on from the checkpoint of the eighth iteration
+    coterie.resume(half.path, quiet=True)
+    assert numbers(half) == numbers(whole)
+    (one,), (other,) = weights(whole), weights(half)
+    assert all(np.array_equal(one[name], other[name]) for name in one)
+
+
 def test_answers_that_are_too_long_are_refused(warm):
     experiment, demos, _ = warm
     with pytest.raises(ConfigError, match=r"max_tokens.*got 1"):
@@ -129,6 +223,7 @@ def test_a_start_that_does_not_fit_is_refused(tmp_path, warm):
     for words, said in (
         ([f"groups.writers.start={tmp_path}/none"], r"groups\.writers\.start"),
         ([f"groups.writers.start={run.path}", "groups.writers.policy.tiny.width=8"], r"groups\.writers\.start.*shape"),
+        ([f"groups.writers.start={run.path}", "groups.writers.policy.tiny.layers=2"], r"groups\.writers\.start.*tiny"),
     ):
         with pytest.raises(ConfigError, match=said):
             coterie.train(experiment, words, out=tmp_path / "run", quiet=True)

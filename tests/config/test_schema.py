@@ -75,6 +75,23 @@ def test_reals_without_a_fraction_pass_as_whole_numbers(word, found):
     assert json.dumps(value) == json.dumps(found)
 
 
+@pytest.mark.parametrize("word", ["on", "off", "auto"])
+def test_words_that_yaml_reads_as_booleans_are_words_where_a_setting_takes_them(tmp_path, word):
+    lm = "groups.team.policy.lm"
+    words = [
+        "groups.team.policy=language",
+        "groups.team.learner=none",
+        f"{lm}.name=embedded",
+        f"{lm}.local.engine={word}",
+    ]
+    loaded = schema.load(COOPERATIVE, words)
+    assert loaded.groups["team"].policy.settings.lm.local.engine == word
+    text = f"world: gridworld\ngroups: {{team: {{policy: {{name: language, lm: {{local: {{engine: {word}}}}}}}}}}}"
+    again = schema.load(str(written(tmp_path / "a.yaml", text)))
+    assert again.groups["team"].policy.settings.lm.local.engine == word
+    assert "expected one of" in refusal("world.mode=on")
+
+
 def test_extends_by_name_by_file_and_in_a_chain(tmp_path):
     written(tmp_path / "base.yaml", "extends: gridworld-cooperative\nseed: 3\ntrain: {rollout_steps: 9}")
     (tmp_path / "deeper").mkdir()

@@ -65,6 +65,15 @@ def test_slots_that_free_up_are_given_to_the_next(network, rows, slots):
     assert whole.steps <= 12
 
 
+@pytest.mark.parametrize("slots", [3, 64])
+def test_a_prompt_is_read_once_for_all_of_its_answers(network, monkeypatch, slots):
+    read, wanted = Engine.read, prompts(9)
+    seen: list[list[int]] = []
+    monkeypatch.setattr(Engine, "read", lambda self, some, *words: seen.extend(some) or read(self, some, *words))
+    answer(network, wanted, 6, rows=16, slots=slots)  # rows begin with part of a prompt's answers
+    assert seen == wanted
+
+
 def test_rows_of_different_adapters_share_a_batch(network):
     network.add_adapters(2, rank=4, alpha=8, seeds=[0, 1])
     with torch.no_grad():

@@ -13,7 +13,7 @@ from coterie.lm.backends.local_settings import LocalSettings
 from coterie.lm.backends.packing import group_by_prefix, pack, shared_prefix_length, split_by_size
 from coterie.lm.interface import Missing, NotRecorded, Rejected
 from coterie.lm.wrappers.cache import Cache, CacheSettings
-from helpers.lm import tiny, tiny_model
+from helpers.lm import tiny, tiny_gguf, tiny_model
 from helpers.needs import needs
 
 pytestmark = needs("transformers", "lm")
@@ -220,6 +220,20 @@ def test_long_prompts_and_missing_files_are_refused(lm):
         Local.open("no/such/model")  # not a valid hub name, so no request is sent
     with pytest.raises(Missing, match="no file"):
         Local.open("no/such/model.gguf")
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json", "tiny.gguf"])
+def test_damaged_files_are_named_with_a_cure(tmp_path, name):
+    whole = tiny_gguf(tmp_path / "tiny.gguf")
+    for part in tiny_model():
+        part.save_pretrained(tmp_path)
+    damaged = tmp_path / name
+    damaged.write_bytes(damaged.read_bytes()[: damaged.stat().st_size // 2])
+    source = str(whole if name == "tiny.gguf" else tmp_path)
+    with pytest.raises(Missing, match="fetch it again") as caught:
+        Local.open(source, LocalSettings(device="cpu"))
+    assert source in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 def test_gradients_of_choices():

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from coterie.lm import lora
 from coterie.lm.backends.local import Local
 from coterie.lm.backends.local_settings import LocalSettings
 from coterie.lm.interface import Sampling
@@ -105,6 +106,17 @@ def test_other_models_decode_as_before_and_say_so(caplog):
     assert "does not serve this model" in caplog.text
 
 
+def test_models_under_training_adapters_decode_as_before(plain):
+    model, tokenizer = tiny_model()
+    lora.add_adapters(model, lora.LoraAdapterSettings(rank=2), 0)
+    lm = Local(model, tokenizer, LocalSettings(device="cpu", engine="on"))
+    sampling = Sampling(max_tokens=4, temperature=1.0)
+    found, wanted = lm.complete(PROMPTS, 2, sampling), plain.complete(PROMPTS, 2, sampling)
+    assert [[one.tokens for one in row] for row in found] == [[one.tokens for one in row] for row in wanted]
+    assert lm.engine is None
+    assert "engine" not in lm.identity
+
+
 def test_writes_that_pytorch_does_not_count_reach_the_engine_with_clear_caches(engine, plain):
     before = engine.score(PROMPTS, CHOICES)
     for lm in (engine, plain):
@@ -115,13 +127,14 @@ def test_writes_that_pytorch_does_not_count_reach_the_engine_with_clear_caches(e
     np.testing.assert_allclose(after, plain.score(PROMPTS, CHOICES), atol=1e-4)
 
 
-def test_top_k_decodes_as_before(plain, monkeypatch):
+@pytest.mark.parametrize("limits", [{"top_k": 3}, {"top_p": 0.5}])
+def test_top_k_and_top_p_decode_as_before(plain, monkeypatch, limits):
     from coterie.lm.backends import decoding
 
     engine, rows = tiny(engine="on", engine_rows=16, batch_size=4), []
     decode = decoding.decode
     monkeypatch.setattr(decoding, "decode", lambda *words: rows.append(len(words[3])) or decode(*words))
-    sampling = Sampling(max_tokens=6, temperature=1.0, top_k=3)
+    sampling = Sampling(max_tokens=6, temperature=1.0, **limits)
     assert [one.tokens for one in engine.complete(PROMPTS, 3, sampling)[1]] == [
         one.tokens for one in plain.complete(PROMPTS, 3, sampling)[1]
     ]

@@ -1,14 +1,18 @@
 """The policy `causal_lm`: who answers, branching in training alone, refused prompts, wrong settings."""
 
+from unittest.mock import Mock
+
 import numpy as np
 import pytest
 import torch
 
+from coterie.core import validation
 from coterie.core.types import CoterieError
 from coterie.core.world import Forkable
 from coterie.policies.teams.branching import demand_same_prompts
 from coterie.policies.teams.policy import CausalLMSettings, TinySettings
 from helpers.lm import tiny_model
+from helpers.needs import needs
 from helpers.teams import EchoSettings, EchoWorld, iterate, team
 
 
@@ -38,13 +42,16 @@ def test_greedy_answers_are_the_likeliest_and_repeat():
     assert (first == again).all()
 
 
-def test_a_prompt_that_is_too_long_is_refused_and_counted():
+def test_a_prompt_that_is_too_long_is_refused_and_counted(caplog):
     runner, learner = team(num_envs=4, max_prompt_tokens=2)
     own = runner.play(2, 1, 0.0).experiences["writers"]
     assert (own.action[own.active] == "").all()
     candidates = learner.policy.settings.candidates
     assert learner.policy.metrics()["first/refused"] == (4.0 * candidates, 4.0 * candidates)
     assert iterate(runner, learner, 1, first=2)["updates"] == 0
+    assert [record.getMessage().split(";")[0] for record in caplog.records] == [
+        "groups.writers.policy.max_prompt_tokens=2: a prompt of 3 tokens is refused"
+    ]
 
 
 def test_each_agent_is_served_by_its_own_weights():
@@ -89,6 +96,61 @@ def test_adapters_keep_the_base_that_they_began_on(tmp_path):
     assert other.state()["networks"][0].keys() == one.state()["networks"][0].keys()
 
 
+@needs("transformers", "lm")
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"attention_bias": True}, "attention_bias"),
+        ({"mlp_bias": True}, "mlp_bias"),
+        ({"head_dim": 16}, "head_dim"),
+        ({"hidden_act": "gelu"}, "hidden_act"),
+        ({"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}}, "rope_type"),
+        ({"max_position_embeddings": 12}, "context of"),
+        ({"family": "qwen2"}, "Llama family, got 'qwen2'"),
+        ({"family": "mistral"}, "Llama family, got 'mistral'"),
+        ({"eos_token": None}, "eos_token"),
+    ],
+)
+def test_models_that_cannot_be_trained_are_refused(tmp_path, changes, named):
+    model, tokenizer = tiny_model(**{k: v for k, v in changes.items() if k not in ("family", "eos_token")})
+    if family := changes.get("family"):
+        import transformers
+
+        sizes = {"vocab_size": 257, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
+        config = transformers.AutoConfig.for_model(family, **sizes, num_attention_heads=2, num_key_value_heads=2)
+        model = transformers.AutoModelForCausalLM.from_config(config)
+    if "eos_token" in changes:
+        tokenizer.eos_token = None
+    model.save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    with pytest.raises(ValueError, match=named) as caught:
+        team(num_envs=2, model=str(tmp_path / "model"), device="cpu", max_prompt_tokens=11)
+    assert str(tmp_path / "model") in str(caught.value)
+
+
+@needs("transformers", "lm")
+def test_a_pretrained_model_may_need_more_memory_for_training_from_scratch_than_there_is(tmp_path, monkeypatch):
+    model, tokenizer = tiny_model()
+    model.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    monkeypatch.setattr(validation.os, "sysconf", lambda name: 100)  # of pages, and pages
+    team(num_envs=2, model=str(tmp_path), device="cpu", weights="lora")
+    with pytest.raises(ValueError, match="GB of memory"):
+        team(num_envs=2)
+
+
+def test_each_agent_starts_with_its_own_weights_of_another_team():
+    first, second = (team(num_envs=2, parameters="individual", seed=seed)[1].policy for seed in (1, 2))
+    one = team(num_envs=2, seed=3)[1].policy
+    second.start_from(first.state())
+    for mine, theirs in zip(second.networks, first.networks, strict=True):
+        assert torch.equal(mine.embedding, theirs.embedding)
+    second.start_from(one.state())  # one network serves both
+    assert all(torch.equal(mine.embedding, one.networks[0].embedding) for mine in second.networks)
+    with pytest.raises(ValueError, match=r"2 networks, this one 1; set parameters"):
+        one.start_from(first.state())
+
+
 def test_precision_is_that_of_products_and_trained_weights_stay_float32():
     plain, half = (team(num_envs=2, precision=name)[1].policy for name in ("float32", "bfloat16"))
     prompt = torch.tensor([[3, 4, 5]])
@@ -106,6 +168,16 @@ def test_the_engine_has_the_rows_of_the_settings():
     policy = team(num_envs=2, engine_rows=48)[1].policy
     assert policy.workers[0].room.rows == 48
     assert policy.workers[0].room.max_tokens == policy.settings.max_tokens
+
+
+def test_deterministic_kernels_are_demanded_on_a_gpu_before_anything_is_computed(monkeypatch):
+    class DemandedError(Exception):
+        pass
+
+    monkeypatch.setattr("coterie.policies.teams.policy.resolve_device", lambda *words, **names: torch.device("cuda"))
+    monkeypatch.setattr("coterie.policies.teams.policy.demand_deterministic", Mock(side_effect=DemandedError))
+    with pytest.raises(DemandedError):
+        team(num_envs=2, deterministic=True)
 
 
 def test_metrics_start_anew_after_each_call():

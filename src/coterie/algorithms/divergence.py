@@ -15,7 +15,10 @@ class Diverged(CoterieError):
 
 def demand_finite(group: str, metrics: Metrics, observed: Iterable[Array], learned: Iterable[Array]) -> None:
     """Raise `Diverged` unless metrics, parameters and the statistics of observations are finite."""
-    shown = ", ".join(f"{name}={value:.3g}" for name, value in metrics.items())
+    told = {
+        name: value for name, value in metrics.items() if "/" not in name or not np.isfinite(value)
+    }  # not per agent
+    shown = ", ".join(f"{name}={value:.3g}" for name, value in told.items())
     if not all(np.isfinite(array).all() for array in observed):
         raise Diverged(f"group '{group}': an observation is not a finite number ({shown})")
     if not all(np.isfinite(array).all() for array in (np.array([*metrics.values()]), *learned)):

@@ -641,7 +641,7 @@ def _written_out(nested: type[Any] | None, value: Any) -> Any:
 
 def _value(hint: Any, value: Any, path: str) -> Any:
     """Check one value strictly; integers are accepted as floats, 1e5 as an integer, and lists as tuples."""
-    value = _integral(hint, value)
+    value = _switch(hint, _integral(hint, value))
     if _oversized(value):
         raise ConfigError(f"{path}: expected whole numbers of less than 64 bits, got {value!r}")
     try:
@@ -684,6 +684,12 @@ def _integral(hint: Any, value: Any) -> Any:
         return [_integral(int, item) for item in value]
     exact = isinstance(value, float) and value.is_integer() and int in options and float not in options
     return int(value) if exact else value
+
+
+def _switch(hint: Any, value: Any) -> Any:
+    """Return the word `on` or `off`, which YAML reads as a boolean, where the setting takes it."""
+    word = "on" if value else "off"
+    return word if isinstance(value, bool) and word in typing.get_args(hint) else value
 
 
 def _oversized(value: Any) -> bool:

@@ -142,8 +142,11 @@ def load_pretrained(name: str, copies: int) -> tuple[list[Transformer], Tokenize
     backend = shared_backend(LMSettings(name=name, local=whole))
     if not isinstance(backend, Local):
         raise ValueError(f"model: '{name}' is not a local model with weights, and cannot be trained")
-    network = from_hugging_face(backend.model)
-    return [network, *(copy.deepcopy(network) for _ in range(copies - 1))], PretrainedTokenizer(backend.tokenizer)
+    try:
+        network, tokenizer = from_hugging_face(backend.model), PretrainedTokenizer(backend.tokenizer)
+    except ValueError as error:
+        raise ValueError(f"model: '{name}' cannot be trained: {error}") from None
+    return [network, *(copy.deepcopy(network) for _ in range(copies - 1))], tokenizer
 
 
 def wrap(backend: LanguageModel, settings: LMSettings) -> LoadedModel:

@@ -51,6 +51,8 @@ class PretrainedTokenizer:
     """The tokenizer of a pretrained model."""
 
     def __init__(self, tokenizer: Any) -> None:
+        if tokenizer.eos_token_id is None:
+            raise ValueError("its tokenizer has no token that ends an answer; name an eos_token in its configuration")
         self.tokenizer, self.end = tokenizer, int(tokenizer.eos_token_id)
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:

@@ -49,6 +49,8 @@ class TransformerShape:
                 f"kv_heads ({self.kv_heads})"
             )
 
+    def demand_memory(self) -> None:
+        """Raise unless training from scratch fits into this machine's memory."""
         # weights, gradients, and the two moments of Adam, 4 bytes each; two tables of angles
         weights = self.vocabulary + self.layers * (
             2 * self.width + 2 * self.kv_heads * self.head_size + 3 * self.hidden
@@ -332,19 +334,20 @@ def _kernels() -> ModuleType:
 def from_hugging_face(model: Any) -> Transformer:
     """A transformer with the weights of a Hugging Face Llama model; others are refused."""
     config = model.config
-    if config.model_type != "llama" or getattr(config, "attention_bias", False):
-        raise ValueError(f"expected a Llama model without biases, got '{config.model_type}'")
+    if config.model_type != "llama":
+        raise ValueError(f"expected a model of the Llama family, got '{config.model_type}'")
     rope = getattr(config, "rope_parameters", None) or {}
     size = config.hidden_size // config.num_attention_heads
     unusual = {
         "rope_type": rope.get("rope_type", "default") != "default",
+        "attention_bias": bool(getattr(config, "attention_bias", False)),
         "mlp_bias": bool(getattr(config, "mlp_bias", False)),
         "hidden_act": config.hidden_act != "silu",
         "head_dim": getattr(config, "head_dim", None) not in (None, size),
     }
     if any(unusual.values()):
         found = ", ".join(name for name, other in unusual.items() if other)
-        raise ValueError(f"this Llama model differs from the usual in {found}, which is not supported")
+        raise ValueError(f"expected a usual Llama model, this one has another {found}")
     shape = TransformerShape(
         vocabulary=config.vocab_size,
         layers=config.num_hidden_layers,

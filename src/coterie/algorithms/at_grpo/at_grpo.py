@@ -125,7 +125,7 @@ class ATGRPO:
                     steps.setdefault(name, []).extend(values)
         metrics |= {name: float(np.mean(values)) for name, values in steps.items()}
         metrics["updates"] = float(len(steps.get("loss", ())))
-        demand_finite(self.group_spec.group, metrics, [], [worker.norms() for worker in self.workers])
+        demand_finite(self.group_spec.group, metrics, [], [worker.optimizer.weight_norms() for worker in self.workers])
         if self.finished:  # where other groups go on, this one draws no more candidates
             self.policy.branches = False
         return metrics

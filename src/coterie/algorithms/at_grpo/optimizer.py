@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from coterie.core.types import Array
+
 BETAS = (0.9, 0.95)
 
 
@@ -34,6 +36,12 @@ class Optimizer:
     def zero_gradients(self) -> None:
         """Forget accumulated gradients."""
         self.adam.zero_grad(set_to_none=not self.keep)
+
+    @torch.no_grad()
+    def weight_norms(self) -> Array:
+        """The norm of every parameter; not finite where a weight is not."""
+        norms: Array = torch.stack(torch._foreach_norm([*self.parameters])).cpu().numpy()
+        return norms
 
     def state(self) -> list[dict[str, Any]]:
         """The moments of every parameter; {} before the first step."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -10,13 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from coterie.algorithms.at_grpo.fitting import FittingParts
 from coterie.algorithms.at_grpo.groups import Answers
 from coterie.algorithms.at_grpo.loss import Normalize, token_loss, token_weights
 from coterie.algorithms.at_grpo.optimizer import Optimizer
 from coterie.core.types import Array, State
 from coterie.policies.teams.weights import PAD, Weights
-
-log = logging.getLogger(__name__)
 
 
 class UpdateSpec(NamedTuple):
@@ -62,7 +60,7 @@ class UpdateWorker:
         self.parameters = weights.parameters()
         self.optimizer = Optimizer(self.parameters, weight_decay)
         self.reference: list[Tensor] | None = None  # the parameters that the KL is measured from
-        self.microbatch: int | None = None  # prompts that fit into memory, once it has run out
+        self.parts = FittingParts(weights, self.optimizer)
 
     def keep_reference(self) -> None:
         """Take the present parameters as the reference."""
@@ -87,21 +85,7 @@ class UpdateWorker:
 
     def _step(self, answers: Answers, spec: UpdateSpec) -> Tensor:
         """One optimiser step; where memory runs out, with smaller micro-batches. Returns sums, and the norm."""
-        while True:
-            size = min(spec.microbatch, self.microbatch or spec.microbatch)
-            try:
-                sums = self._accumulate(answers, spec, size)
-                break
-            except torch.OutOfMemoryError:
-                if size == 1:
-                    raise
-            # After the block: what the failed attempt held is free now.
-            self.optimizer.zero_gradients()
-            self.microbatch = size // 2
-            if self.weights.passes is not None:
-                self.weights.passes.clear()  # they keep the memory of batches that were larger
-            torch.cuda.empty_cache()
-            log.warning("out of GPU memory: the update goes on with %d prompts at once", self.microbatch)
+        sums = self.parts.run(lambda size: self._accumulate(answers, spec, size), spec.microbatch)
         full = min(1.0, len(answers.agents) / spec.minibatch)  # a prompt in a smaller minibatch weighs no more
         norm = self.optimizer.step(spec.learning_rate * full, spec.max_grad_norm)
         return torch.cat([sums, norm.reshape(1)])
@@ -142,12 +126,6 @@ class UpdateWorker:
     def _set(self, values: Sequence[Tensor]) -> None:
         for parameter, value in zip(self.parameters, values, strict=True):
             parameter.copy_(value)
-
-    @torch.no_grad()
-    def norms(self) -> Array:
-        """The norm of every parameter; not finite where a weight is not."""
-        norms: Array = torch.stack(torch._foreach_norm([*self.parameters])).cpu().numpy()
-        return norms
 
     def state(self) -> State:
         """Moments of the optimiser, and the reference."""

@@ -6,12 +6,14 @@ the warm start of teams that would otherwise never meet a reward.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 import torch
 
+from coterie.algorithms.at_grpo.fitting import FittingParts
 from coterie.algorithms.at_grpo.optimizer import Optimizer
 from coterie.algorithms.divergence import demand_finite
 from coterie.algorithms.imitation.early_stopping import EarlyStopping
@@ -94,6 +96,7 @@ class SFT:
         self.held_out = held_out.thinned(VALIDATED)
         self.sets: list[Weights] = [policy.weights(number) for number in range(policy.router.sets)]
         self.optimizers = [Optimizer(weights.parameters(), s.weight_decay) for weights in self.sets]
+        self.parts = [FittingParts(*pair) for pair in zip(self.sets, self.optimizers, strict=True)]
         for number in range(policy.router.sets):
             if not len(self.texts.rows_of(number)):
                 raise ValueError(f"demonstrations: there are none of the agent '{group_spec.agents[number]}'")
@@ -109,18 +112,29 @@ class SFT:
             passes = -(-steps * s.batch_size // len(mine))
             order = np.concatenate([random.permutation(mine) for _ in range(passes)])
             for i in range(steps):
-                loss = mean_loss(weights, self.texts, order[i * s.batch_size : (i + 1) * s.batch_size])
-                loss.backward()
+                rows = order[i * s.batch_size : (i + 1) * s.batch_size]
+                gradients = functools.partial(self._accumulate, weights, rows)
+                losses.append(self.parts[number].run(gradients, s.batch_size))  # read at the end: a GPU works ahead
                 optimizer.step(rate, s.max_grad_norm)
-                losses.append(loss.detach())  # read at the end: until then a GPU works ahead
         metrics = {
             "loss": float(np.mean(torch.stack(losses).tolist())),
             "updates": float(len(losses)),
             "learning_rate": rate,
         }
         metrics |= self._validate()
-        demand_finite(self.group_spec.group, metrics, [], [])  # a weight that is not finite gives such a loss
+        demand_finite(self.group_spec.group, metrics, [], [one.weight_norms() for one in self.optimizers])
         return metrics
+
+    def _accumulate(self, weights: Weights, rows: Array, size: int) -> torch.Tensor:
+        """Gradients of the mean loss, `size` answers at once; returns the loss."""
+        tokens = (self.texts.answers[rows] != PAD).sum(axis=1)
+        losses = []
+        for first in range(0, len(rows), size):
+            part = slice(first, first + size)
+            loss = mean_loss(weights, self.texts, rows[part]) * float(tokens[part].sum() / tokens.sum())
+            loss.backward()
+            losses.append(loss.detach())
+        return torch.stack(losses).sum()
 
     @torch.no_grad()
     def _validate(self) -> Metrics:

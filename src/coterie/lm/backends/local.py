@@ -295,7 +295,7 @@ def read_gguf(path: Path) -> tuple[Any, Any]:
         raise Missing(f"there is no file '{path}'")
     transformers = import_extra("transformers", "lm")
     import_extra("gguf", "lm"), import_extra("accelerate", "lm")
-    with no_progress_bars(transformers), _no_gguf_progress_bar():
+    with _loading(str(path), transformers), _no_gguf_progress_bar():
         model = transformers.AutoModelForCausalLM.from_pretrained(
             str(path.parent), gguf_file=path.name, dtype=torch.float32
         )
@@ -329,13 +329,23 @@ def check_source(name: str, what: str = "model") -> None:
 def _read_folder(path: str, dtype: torch.dtype) -> tuple[Any, Any]:
     check_source(path)
     transformers = import_extra("transformers", "lm")
+    with _loading(path, transformers):
+        model = transformers.AutoModelForCausalLM.from_pretrained(path, dtype=dtype)
+        return model, transformers.AutoTokenizer.from_pretrained(path)
+
+
+@contextmanager
+def _loading(path: str, transformers: Any) -> Iterator[None]:
+    """Run the block without progress bars; what transformers cannot load is `Missing`."""
+    damaged = import_extra("safetensors", "lm").SafetensorError
     try:
         with no_progress_bars(transformers):
-            model = transformers.AutoModelForCausalLM.from_pretrained(path, dtype=dtype)
-            return model, transformers.AutoTokenizer.from_pretrained(path)
-    except (OSError, ValueError) as error:
-        first = str(error).strip().splitlines()[0]
-        raise Missing(f"no model '{path}': transformers cannot load it: {first}") from None
+            yield
+    except (OSError, ValueError, damaged) as error:
+        first, *more = str(error).strip().splitlines()
+        said = " ".join([first.strip(), *(line.strip() for line in more if first.rstrip().endswith(":"))])
+        cure = "fetch it again if files are missing or damaged"
+        raise Missing(f"no model '{path}': transformers cannot load it: {said.rstrip('.')}; {cure}") from None
 
 
 @contextmanager

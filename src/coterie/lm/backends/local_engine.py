@@ -28,9 +28,9 @@ class LocalEngine:
 
     def __init__(self, model: Any, rows: int) -> None:
         """Raise `ValueError` for a model that is not of the Llama family."""
-        self.network: Transformer = from_hugging_face(model).to(model.device)
-        self.network.requires_grad_(False)
-        self.network.set_precision(model.dtype)
+        self.network: Transformer = from_hugging_face(model).requires_grad_(False)
+        self.network.set_precision(model.dtype)  # before it goes to the GPU, where float32 would take twice the memory
+        self.network.to(model.device)
         if model.device.type == "cuda":
             torch.backends.cuda.enable_cudnn_sdp(False)  # plans attention anew for each shape of a batch
         self.rows = rows

@@ -8,6 +8,7 @@ tokenises a text again. A prompt that is too long for the model is refused and c
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Literal, NamedTuple, get_args
@@ -30,6 +31,7 @@ from coterie.policies.teams.rollout_worker import RolloutWorker
 from coterie.policies.teams.router import Router
 from coterie.policies.teams.weights import PAD, Weights
 
+log = logging.getLogger(__name__)
 TINY = "tiny"
 ADAPTER = ".lora_"  # in the names of weights
 Kind = Literal["full", "lora"]
@@ -113,6 +115,7 @@ class CausalLMPolicy:
         # by agent, (training, evaluation): answers, tokens, refused prompts
         self.counts = np.zeros((len(group_spec.agents), 2, 3))
         self.entropy = np.zeros(2)  # of training answers: sum, number
+        self.warned = False  # that prompts are refused
         self.branches = True  # whether it draws `candidates` in training; a learner that has finished turns it off
 
     def _build(self) -> tuple[list[Transformer], Tokenizer]:
@@ -124,6 +127,7 @@ class CausalLMPolicy:
             tokenizer = CharacterTokenizer()
             tiny = asdict(s.tiny)
             shape = TransformerShape(tokenizer.size, kv_heads=s.tiny.heads, **tiny)
+            shape.demand_memory()
             networks = [Transformer(shape, self._seed("weights", number)) for number in range(copies)]
         else:
             networks, tokenizer = load_pretrained(s.model, copies)
@@ -134,8 +138,8 @@ class CausalLMPolicy:
             networks[0].add_adapters(sets, s.rank, s.alpha, [self._seed("adapters", n) for n in range(sets)])
         compute = resolve_precision(s.precision, self.device)
         for network in networks:
+            network.set_precision(compute)  # first: a frozen base goes to the GPU in the precision that it keeps
             network.to(self.device)
-            network.set_precision(compute)
         return networks, tokenizer
 
     def _seed(self, purpose: str, number: int) -> int:
@@ -175,6 +179,14 @@ class CausalLMPolicy:
         assert isinstance(observation, np.ndarray)
         prompts = self.tokenizer.encode_batch(observation[copies, columns].tolist())
         longest = self.settings.max_prompt_tokens
+        refused = [len(prompt) for prompt in prompts if not 0 < len(prompt) <= longest]
+        if refused and not self.warned:
+            self.warned = True
+            log.warning(
+                "groups.%s.policy.max_prompt_tokens=%d: a prompt of %d tokens is refused; raise it, or watch "
+                "%s/AGENT/refused in the metrics",
+                *(self.group_spec.group, longest, max(refused), self.group_spec.group),
+            )
         prompts = [prompt if 0 < len(prompt) <= longest else [] for prompt in prompts]
         return Rows(copies, columns, view.agents[columns], prompts)
 
@@ -286,7 +298,10 @@ class CausalLMPolicy:
 
     def _check_count(self, state: State, allowed: tuple[int, ...]) -> None:
         if len(state["networks"]) not in allowed:
-            raise ValueError(f"the saved policy has {len(state['networks'])} networks, this one {len(self.networks)}")
+            raise ValueError(
+                f"the saved policy has {len(state['networks'])} networks, this one {len(self.networks)}; "
+                "set parameters and policy.weights as they were"
+            )
 
 
 def _padded(values: Array, width: int) -> Array:
@@ -303,9 +318,10 @@ def _widened(samples: Samples, width: int) -> Samples:
 def _copy_weights(network: Transformer, saved: State, wanted: Callable[[str], bool]) -> None:
     """Copy saved arrays into a network; they must be the wanted ones and have their shapes."""
     own = {name: tensor for name, tensor in network.state_dict().items() if wanted(name)}
+    cure = "set policy.model, tiny, weights and rank as they were"
     if different := own.keys() ^ saved.keys():
-        raise ValueError(f"the saved policy and this one differ in the weights '{min(different)}'")
+        raise ValueError(f"the saved policy and this one differ in the weights '{min(different)}'; {cure}")
     for name, array in saved.items():
-        if tuple(own[name].shape) != array.shape:
-            raise ValueError(f"saved weights '{name}' have shape {array.shape}, this policy's {tuple(own[name].shape)}")
+        if (shape := tuple(own[name].shape)) != array.shape:
+            raise ValueError(f"saved weights '{name}' have shape {array.shape}, this policy's {shape}; {cure}")
         own[name].copy_(torch.from_numpy(np.ascontiguousarray(array)))
