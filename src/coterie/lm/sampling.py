@@ -18,7 +18,8 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from coterie.core.types import Array
-from coterie.lm.transformer import LayerCache, Spans, Transformer
+from coterie.lm.network import CausalNetwork, Keys
+from coterie.lm.transformer import Spans, Transformer
 
 if TYPE_CHECKING:
     from coterie.lm.graphed_passes import GraphedPasses
@@ -49,7 +50,7 @@ class SampleSpec:
 
 
 @torch.no_grad()
-def sample(network: Transformer, prompts: Sequence[Sequence[int]], spec: SampleSpec, noise: Array) -> Samples:
+def sample(network: CausalNetwork, prompts: Sequence[Sequence[int]], spec: SampleSpec, noise: Array) -> Samples:
     """Sample answers; `noise` `[P · K, L]` holds uniform numbers in [0, 1)."""
     rows = len(prompts) * spec.count
     tokens = np.full((rows, spec.max_tokens), PAD, np.int32)
@@ -59,7 +60,7 @@ def sample(network: Transformer, prompts: Sequence[Sequence[int]], spec: SampleS
         return Samples(
             tokens.reshape(0, spec.count, -1), log_probs.reshape(0, spec.count, -1), np.zeros((0, spec.count), "f4")
         )
-    device = network.embedding.device
+    device = network.device
     uniform = torch.from_numpy(np.ascontiguousarray(noise, np.float32)).to(device)
     caches, logits, padding = _prefill(network, prompts, spec)
     left = torch.arange(rows, device=device)  # rows that still write
@@ -85,10 +86,10 @@ def sample(network: Transformer, prompts: Sequence[Sequence[int]], spec: SampleS
 
 
 def _prefill(
-    network: Transformer, prompts: Sequence[Sequence[int]], spec: SampleSpec
-) -> tuple[list[LayerCache], Tensor, Tensor]:
+    network: CausalNetwork, prompts: Sequence[Sequence[int]], spec: SampleSpec
+) -> tuple[Sequence[Keys], Tensor, Tensor]:
     """Read the prompts; returns caches, the next token's logits and the padding, K rows per prompt."""
-    table, padding, positions, mask = pad_left(prompts, network.embedding.device)
+    table, padding, positions, mask = pad_left(prompts, network.device)
     caches = network.new_caches(len(prompts), table.shape[1] + spec.max_tokens)
     logits = network.logits(network(table, spec.adapter, positions, mask, caches)[:, -1])
     if spec.count > 1:
@@ -113,7 +114,7 @@ def pad_left(prompts: Sequence[Sequence[int]], device: torch.device) -> tuple[Te
 
 
 def _advance(
-    network: Transformer, chosen: Tensor, caches: list[LayerCache], padding: Tensor, adapter: int | None
+    network: CausalNetwork, chosen: Tensor, caches: Sequence[Keys], padding: Tensor, adapter: int | None
 ) -> Tensor:
     """Read one more token per row; returns the logits of the next."""
     column = caches[0].filled
@@ -145,7 +146,7 @@ class Graded(NamedTuple):
 
 
 def grade(
-    network: Transformer,
+    network: CausalNetwork,
     prompts: Sequence[Sequence[int] | Array],
     answers: Array,
     temperature: float = 1.0,
@@ -157,10 +158,11 @@ def grade(
     A prompt and its answers stand side by side without gaps; answers do not see each other. Only tokens of answers get
     logits. `passes` replay those of earlier batches of about this size.
     """
-    device, temperature = network.embedding.device, temperature or 1.0
+    device, temperature = network.device, temperature or 1.0
     valid = torch.from_numpy(answers != PAD).to(device)
     targets = answers[answers != PAD].astype(np.int64)
-    packed = PackedLayout.of(prompts, answers) if device.type == "cuda" else None
+    packs = device.type == "cuda" and isinstance(network, Transformer)
+    packed = PackedLayout.of(prompts, answers) if packs else None
     found = None
     if packed is not None and passes is not None and torch.is_grad_enabled():
         found = passes.read(packed, targets, temperature)
@@ -175,20 +177,20 @@ def grade(
     return Graded(log_probs, entropy, valid)
 
 
-def _read_rows(network: Transformer, layout: Layout, adapter: int | None) -> Tensor:
+def _read_rows(network: CausalNetwork, layout: Layout, adapter: int | None) -> Tensor:
     """Hidden states `[M, W]` that predict the answers' tokens, from padded rows: what PyTorch's attention takes."""
-    tokens, position, owner, source = (torch.from_numpy(array).to(network.embedding.device) for array in layout)
+    tokens, position, owner, source = (torch.from_numpy(array).to(network.device) for array in layout)
     return network(tokens, adapter, position, mask=seen_by(owner)).flatten(0, 1)[source]
 
 
-def _read_packed(network: Transformer, packed: PackedLayout, adapter: int | None) -> Tensor:
+def _read_packed(network: CausalNetwork, packed: PackedLayout, adapter: int | None) -> Tensor:
     """The same from a single row without padding: what our own kernels take."""
     whole = -(-packed.table.shape[1] // ALIGNED) * ALIGNED
-    table, source = (torch.from_numpy(a).to(network.embedding.device) for a in (packed.padded(whole), packed.source))
+    table, source = (torch.from_numpy(a).to(network.device) for a in (packed.padded(whole), packed.source))
     return read_table(network, table, adapter)[source]
 
 
-def read_table(network: Transformer, table: Tensor, adapter: int | None) -> Tensor:
+def read_table(network: CausalNetwork, table: Tensor, adapter: int | None) -> Tensor:
     """Hidden states `[N, W]` of a row; the table is that of `PackedLayout`."""
     hidden: Tensor = network(table[None, 0], adapter, table[None, 1], mask=Spans(*table[2:]))[0]
     return hidden
@@ -270,15 +272,17 @@ def seen_by(owner: Tensor) -> Tensor:
     return seen[:, None]
 
 
-def token_log_probs(network: Transformer, hidden: Tensor, tokens: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+def token_log_probs(
+    network: CausalNetwork, hidden: Tensor, tokens: Tensor, temperature: float
+) -> tuple[Tensor, Tensor]:
     """Log-probabilities `[M]` of tokens and the entropies of their distributions, a part of the logits at a time."""
 
     def part(hidden: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
         log_probs = F.log_softmax(network.logits(hidden) / temperature, dim=-1)
         return log_probs.gather(1, tokens[:, None])[:, 0], -(log_probs.exp() * log_probs).sum(dim=-1)
 
-    at_once = max(1, LOGITS_AT_ONCE // network.shape.vocabulary)
-    if hidden.is_cuda:
+    at_once = max(1, LOGITS_AT_ONCE // len(network.output_embedding))
+    if hidden.is_cuda and isinstance(network, Transformer):
         from coterie.lm.kernels import log_probs  # Triton exists only where a GPU may
 
         at_once = -(-at_once // ALIGNED) * ALIGNED

@@ -22,6 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from coterie.core.validation import fits_in_memory, positive, whole
+from coterie.lm.network import CausalNetwork
 
 
 @dataclass(frozen=True)
@@ -182,7 +183,7 @@ class LayerCache:
         return twin
 
 
-class Transformer(nn.Module):
+class Transformer(CausalNetwork):
     """Token ids to the logits of the next token.
 
     `compute` is the precision of products and activations. Weights are cast to it where they are used and keep their
@@ -237,13 +238,6 @@ class Transformer(nn.Module):
                 projection.lora_a.append(nn.Parameter(down.to(projection.weight.device)))
                 projection.lora_b.append(nn.Parameter(torch.zeros((outputs, rank), device=projection.weight.device)))
 
-    def set_precision(self, compute: torch.dtype) -> None:
-        """Compute in this precision; frozen weights are kept in it too."""
-        self.compute = compute
-        for parameter in self.parameters():
-            if not parameter.requires_grad:
-                parameter.data = parameter.data.to(compute)
-
     def adapter_parameters(self, adapter: int) -> list[nn.Parameter]:
         """The parameters of one adapter."""
         return [pair[adapter] for p in self.projections() for pair in (p.lora_a, p.lora_b)]
@@ -267,6 +261,16 @@ class Transformer(nn.Module):
         for i, layer in enumerate(self.layers):
             x, more = layer(x, more, turn, adapter, None if caches is None else caches[i])
         return add_norm(x, more, self.norm, self.shape.epsilon)[1]
+
+    @property
+    def context(self) -> int:
+        """Most positions."""
+        return self.shape.context
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the weights."""
+        return self.embedding.device
 
     @property
     def output_embedding(self) -> nn.Parameter:

@@ -22,6 +22,7 @@ from coterie.core.types import Array, Counters, Decision, Mean, State, Text, Vie
 from coterie.core.validation import at_least, one_of, positive, whole
 from coterie.lm.backends.engine import EngineSpec
 from coterie.lm.loading import load_pretrained
+from coterie.lm.network import CausalNetwork
 from coterie.lm.sampling import Samples, SampleSpec
 from coterie.lm.tokenizers import CharacterTokenizer, Tokenizer
 from coterie.lm.transformer import Transformer, TransformerShape
@@ -53,7 +54,7 @@ class TinySettings:
 class CausalLMSettings:
     """Settings of the policy 'causal_lm'."""
 
-    model: str = TINY  # tiny: from scratch; embedded: the shipped one; or a directory or GGUF file of a Llama model
+    model: str = TINY  # tiny: from scratch; embedded: the shipped one; or a directory or GGUF file
     tiny: TinySettings = field(default_factory=TinySettings)  # sizes, where the model is tiny
     weights: Kind = "full"  # train all weights, or lora: low-rank adapters over a base that the group's agents share
     rank: int = 16  # of the adapters
@@ -118,11 +119,12 @@ class CausalLMPolicy:
         self.warned = False  # that prompts are refused
         self.branches = True  # whether it draws `candidates` in training; a learner that has finished turns it off
 
-    def _build(self) -> tuple[list[Transformer], Tokenizer]:
+    def _build(self) -> tuple[Sequence[CausalNetwork], Tokenizer]:
         """The networks: one per set of weights, or one base with an adapter per set."""
         s, sets = self.settings, self.router.sets
         copies = 1 if s.weights == "lora" else sets
         tokenizer: Tokenizer
+        networks: Sequence[CausalNetwork]
         if s.model == TINY:
             tokenizer = CharacterTokenizer()
             tiny = asdict(s.tiny)
@@ -131,7 +133,7 @@ class CausalLMPolicy:
             networks = [Transformer(shape, self._seed("weights", number)) for number in range(copies)]
         else:
             networks, tokenizer = load_pretrained(s.model, copies)
-            context = networks[0].shape.context
+            context = networks[0].context
             if s.max_prompt_tokens + s.max_tokens > context:
                 raise ValueError(f"max_prompt_tokens + max_tokens must be at most {context}, the context of {s.model}")
         if s.weights == "lora":
@@ -315,7 +317,7 @@ def _widened(samples: Samples, width: int) -> Samples:
     return Samples(*(_padded(values, width) for values in samples))
 
 
-def _copy_weights(network: Transformer, saved: State, wanted: Callable[[str], bool]) -> None:
+def _copy_weights(network: CausalNetwork, saved: State, wanted: Callable[[str], bool]) -> None:
     """Copy saved arrays into a network; they must be the wanted ones and have their shapes."""
     own = {name: tensor for name, tensor in network.state_dict().items() if wanted(name)}
     cure = "set policy.model, tiny, weights and rank as they were"

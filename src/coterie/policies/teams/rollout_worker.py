@@ -9,6 +9,7 @@ import numpy as np
 
 from coterie.core.types import Array
 from coterie.lm.backends.engine import Engine, EngineSpec, Request
+from coterie.lm.network import CausalNetwork
 from coterie.lm.sampling import PAD, Samples, SampleSpec, sample
 from coterie.lm.transformer import Transformer
 
@@ -18,9 +19,10 @@ BATCH = 512  # answers sampled at once without an engine
 class RolloutWorker:
     """Samples answers from one network and its adapters: on a GPU with the rollout engine, elsewhere plainly."""
 
-    def __init__(self, network: Transformer, room: EngineSpec) -> None:
+    def __init__(self, network: CausalNetwork, room: EngineSpec) -> None:
         self.network, self.room = network, room
-        self.engine = Engine(network, room) if network.embedding.is_cuda else None
+        on_gpu = network.device.type == "cuda"
+        self.engine = Engine(network, room) if on_gpu and isinstance(network, Transformer) else None
 
     def sample(
         self, prompts: Sequence[Sequence[int]], spec: SampleSpec, noise: Array, adapters: Array | None

@@ -10,6 +10,7 @@ from torch import nn
 
 from coterie.core.types import Array
 from coterie.lm.graphed_passes import GraphedPasses
+from coterie.lm.network import CausalNetwork
 from coterie.lm.sampling import PAD, Graded, grade
 from coterie.lm.transformer import Transformer
 
@@ -20,14 +21,15 @@ __all__ = ["PAD", "Weights"]
 class Weights:
     """A network, and which of its adapters; None: the network itself."""
 
-    network: Transformer
+    network: CausalNetwork
     adapter: int | None
 
     @cached_property
     def passes(self) -> GraphedPasses | None:
-        """Passes that are captured and replayed on a GPU; None elsewhere."""
-        on_gpu = self.network.embedding.is_cuda
-        return GraphedPasses(self.network, self.adapter, self.parameters()) if on_gpu else None
+        """Passes that are captured and replayed on a GPU; None elsewhere, and for networks that are not our own."""
+        if isinstance(self.network, Transformer) and self.network.device.type == "cuda":
+            return GraphedPasses(self.network, self.adapter, self.parameters())
+        return None
 
     def parameters(self) -> list[nn.Parameter]:
         """The parameters that a learner may change."""
