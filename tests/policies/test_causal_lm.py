@@ -10,6 +10,8 @@ from coterie.core import validation
 from coterie.core.types import CoterieError
 from coterie.core.world import Forkable
 from coterie.lm.hugging_face import HuggingFaceNetwork
+from coterie.lm.sampling import SampleSpec, sample
+from coterie.policies.teams import rollout_worker
 from coterie.policies.teams.branching import demand_same_prompts
 from coterie.policies.teams.policy import CausalLMSettings, TinySettings
 from helpers.lm import tiny_model
@@ -242,3 +244,29 @@ def test_worlds_without_texts_are_refused():
     words = ["groups.team.policy.name=causal_lm", "groups.team.learner=none"]
     with pytest.raises(CoterieError, match=r"groups\.team\.policy.*texts"):
         coterie.train("gridworld-cooperative", words, quiet=True)
+
+
+def test_sampling_that_runs_out_of_memory_goes_on_with_fewer_rows(monkeypatch, caplog):
+    policy = team(num_envs=2)[1].policy
+    worker, noise = policy.workers[0], np.random.default_rng(0).random((9, 3, 2), np.float32)
+    prompts, spec = [[2 + row, 5] for row in range(9)], SampleSpec(3, 2, 1.0, 0)
+    expected = worker.sample(prompts, spec, noise, None)
+    largest = []
+
+    def scarce(network, prompts, spec, noise):
+        if len(noise) > 6:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        largest.append(len(noise))
+        return sample(network, prompts, spec, noise)
+
+    monkeypatch.setattr(rollout_worker, "sample", scarce)
+    found = worker.sample(prompts, spec, noise, None)
+    assert all(np.allclose(a, b, atol=1e-6) for a, b in zip(found, expected, strict=True))
+    assert largest == [6, 6, 6, 6, 3]
+    assert [record.getMessage() for record in caplog.records] == [
+        "out of GPU memory: sampling goes on with 12 answers at once",
+        "out of GPU memory: sampling goes on with 6 answers at once",
+    ]
+    monkeypatch.setattr(rollout_worker, "sample", Mock(side_effect=torch.OutOfMemoryError("CUDA out of memory")))
+    with pytest.raises(torch.OutOfMemoryError):
+        worker.sample(prompts, spec, noise, None)

@@ -34,9 +34,9 @@ class HuggingFaceNetwork(CausalNetwork):
     @property
     def context(self) -> int:
         """Most positions: windows of attention that slide are not passed."""
-        config = self.model.config
-        window = getattr(config, "sliding_window", None)
-        return int(min(config.max_position_embeddings, window or config.max_position_embeddings))
+        config = self.model.config.get_text_config()
+        most = int(config.max_position_embeddings)
+        return min(most, getattr(config, "sliding_window", None) or most)
 
     @property
     def device(self) -> torch.device:
@@ -144,9 +144,12 @@ def demand_obedience(network: HuggingFaceNetwork) -> None:
     from coterie.lm.sampling import SampleSpec, grade, sample
 
     random = np.random.default_rng(0)
-    prompts = [random.integers(0, len(network.output_embedding), length).tolist() for length in (3, 5)]
-    answers = random.integers(0, len(network.output_embedding), (2, 2, 3)).astype(np.int32)
     try:
+        vocabulary = len(network.output_embedding)
+        if network.context < 8:
+            raise ValueError(f"it reads {network.context} tokens at most")
+        prompts = [random.integers(0, vocabulary, length).tolist() for length in (3, 5)]
+        answers = random.integers(0, vocabulary, (2, 2, 3)).astype(np.int32)
         graded = grade(network, prompts, answers).log_probs.cpu().numpy()
         spec = SampleSpec(2, 3, 1.0, -1)
         written = sample(network, prompts, spec, random.random((4, 3), np.float32))

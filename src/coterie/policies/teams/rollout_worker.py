@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+import torch
 
 from coterie.core.types import Array
 from coterie.lm.backends.engine import Engine, EngineSpec, Request
@@ -14,6 +16,7 @@ from coterie.lm.sampling import PAD, Samples, SampleSpec, sample
 from coterie.lm.transformer import Transformer
 
 BATCH = 512  # answers sampled at once without an engine
+log = logging.getLogger(__name__)
 
 
 class RolloutWorker:
@@ -23,6 +26,7 @@ class RolloutWorker:
         self.network, self.room = network, room
         on_gpu = network.device.type == "cuda"
         self.engine = Engine(network, room) if on_gpu and isinstance(network, Transformer) else None
+        self.batch = BATCH
 
     def sample(
         self, prompts: Sequence[Sequence[int]], spec: SampleSpec, noise: Array, adapters: Array | None
@@ -36,12 +40,19 @@ class RolloutWorker:
         shape = (len(prompts), spec.count, spec.max_tokens)
         whole = Samples(np.full(shape, PAD, np.int32), np.zeros(shape, "f4"), np.zeros(shape[:2], "f4"))
         for adapter in [None] if adapters is None else np.unique(adapters).tolist():
-            mine = np.arange(len(prompts)) if adapter is None else np.flatnonzero(adapters == adapter)
-            each = max(1, BATCH // spec.count)
-            for first in range(0, len(mine), each):
-                rows = mine[first : first + each]
+            left = np.arange(len(prompts)) if adapter is None else np.flatnonzero(adapters == adapter)
+            while len(left):
+                rows = left[: max(1, self.batch // spec.count)]
                 flat = noise[rows].reshape(-1, spec.max_tokens)
-                found = sample(self.network, [prompts[row] for row in rows], replace(spec, adapter=adapter), flat)
+                try:
+                    found = sample(self.network, [prompts[row] for row in rows], replace(spec, adapter=adapter), flat)
+                except torch.OutOfMemoryError:
+                    if len(rows) == 1:
+                        raise
+                    self.batch = len(rows) // 2 * spec.count
+                    log.warning("out of GPU memory: sampling goes on with %d answers at once", self.batch)
+                    continue
                 for into, array in zip(whole, found, strict=True):
                     into[rows] = array
+                left = left[len(rows) :]
         return whole
