@@ -160,7 +160,7 @@ def wrap(backend: LanguageModel, settings: LMSettings) -> LoadedModel:
         model = budget = Budget(model, settings.budget, store, usage, *retries)
     if isinstance(backend, Http):
         if settings.cache:  # inside: stores every answer as it arrives, before the batch is complete
-            model = Cache(model, dataclasses.replace(settings.cache, memory_entries=0), store)
+            model = Cache(model, dataclasses.replace(settings.cache, memory_entries=0), store, keep_samples=False)
         model = Concurrent(model, settings.http.max_concurrency)
     if settings.cache:
         model = Cache(model, settings.cache, store, usage)

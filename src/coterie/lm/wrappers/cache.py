@@ -67,11 +67,14 @@ class Cache(Wrapper):
         settings: CacheSettings,
         store: SqliteStore | None = None,
         usage: UsageCounter | None = None,
+        keep_samples: bool = True,
     ) -> None:
+        """`keep_samples`: store the words of a few requests; of several caches for one request, one should."""
         super().__init__(inner)
         self.settings = settings
         self.store = store or SqliteStore(settings.path)
         self.usage = usage or UsageCounter()
+        self.keep_samples = keep_samples
         self.memory: dict[bytes, bytes] = {}
         self.asked = 0  # prompts that were not stored, by this process
 
@@ -216,6 +219,8 @@ class Cache(Wrapper):
 
     def _sample(self, prompts: Sequence[Prompt], answer: Callable[[int], dict[str, Any]]) -> None:
         """Store the words of those requests whose number is a power of two."""
+        if not self.keep_samples:
+            return
         kept = []
         for row, prompt in enumerate(prompts):
             self.asked += 1
