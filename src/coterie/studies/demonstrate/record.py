@@ -21,7 +21,7 @@ from coterie.config import registry, schema
 from coterie.core import demonstrations, seeding
 from coterie.core.demonstrations import UNLABELLED, Demonstrations, EpisodeInfo, PlayedTable
 from coterie.core.group import Actor, PlayStopped
-from coterie.core.text import HasTextCodec, TextCodec
+from coterie.core.text import ActionWords, HasTextCodec
 from coterie.core.types import Array, CoterieError, Decision, Text, Tree, View, as_metrics, map_tree
 from coterie.core.world import CostlySteps, World
 from coterie.nn.threads import fixed_threads
@@ -369,7 +369,7 @@ def describe(part: Demonstrations, wanted: Sequence[int]) -> list[dict[str, Any]
         codec = world.text_codec(agent_type) if isinstance(world, HasTextCodec) else None
     except ValueError:  # this world describes itself only where actions are choices
         codec = None
-    words = {} if codec is None else _words(codec)
+    words = None if codec is None else ActionWords(codec)
     found = []
     for e in wanted:
         episode, steps = part.episodes[e], []
@@ -383,8 +383,8 @@ def describe(part: Demonstrations, wanted: Sequence[int]) -> list[dict[str, Any]
                 step["sees"] = codec.describe(seen)[0]
             if isinstance(part.observation_space, Text):
                 step["sees"] = str(part.observation[row])  # type: ignore[index]  # an array
-            text = isinstance(action, str)
-            step["action"] = action if text else words.get(_key(action), action.tolist())
+            word = action if isinstance(action, str) else None if words is None else words.of(action)
+            step["action"] = action.tolist() if word is None else word
             if part.reward[row]:
                 step["reward"] = round(float(part.reward[row]), 4)
             if not part.labelled[row]:
@@ -393,13 +393,3 @@ def describe(part: Demonstrations, wanted: Sequence[int]) -> list[dict[str, Any]
         about = {"episode": e, "success": episode.success, "length": episode.length}
         found.append(about | {"returns": list(episode.returns[part.group]), "steps": steps})
     return found
-
-
-def _words(codec: TextCodec) -> dict[tuple[float, ...], str]:
-    words = {} if codec.idle is None else {_key(np.asarray(codec.idle)): "none"}
-    actions = codec.actions(np.arange(len(codec.choices)))
-    return words | dict(zip(map(_key, actions), codec.choices, strict=True))
-
-
-def _key(action: Array) -> tuple[float, ...]:
-    return tuple(np.ravel(action).tolist())
