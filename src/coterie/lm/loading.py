@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from coterie.core import lookup
-from coterie.core.validation import within
+from coterie.core.validation import one_of, within
 from coterie.lm.backends import embedded, minilm
 from coterie.lm.backends.http import Http, HttpSettings
 from coterie.lm.backends.llamacpp import LlamaCpp, LlamaCppSettings
@@ -211,8 +211,7 @@ def check_model(settings: LMSettings) -> None:
 def backend_of(settings: LMSettings) -> str:
     """Return the back end of a name: http, custom, llamacpp, encoder or local."""
     name = settings.name
-    if settings.backend not in typing.get_args(Backend):
-        raise ValueError(f"backend must be auto, local, encoder, llamacpp or http, got {settings.backend!r}")
+    one_of("backend", settings.backend, typing.get_args(Backend))
     if settings.backend != "auto":
         return settings.backend
     if name.startswith(("http://", "https://")):

@@ -18,11 +18,11 @@ import json
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
-from coterie.core.validation import at_least
+from coterie.core.validation import at_least, one_of
 from coterie.lm.interface import (
     Completion,
     LanguageModel,
@@ -54,8 +54,7 @@ class CacheSettings:
 
     def __post_init__(self) -> None:
         at_least("memory_entries", self.memory_entries, 0)
-        if self.mode not in ("replay", "record", "replay-only"):
-            raise ValueError(f"mode must be replay, record or replay-only, got {self.mode!r}")
+        one_of("mode", self.mode, get_args(Mode))
 
 
 class Cache(Wrapper):
