@@ -117,7 +117,7 @@ def test_observations_are_measured_on_all_labels():
     every = np.concatenate([first.observation, fresh.observation])
     np.testing.assert_allclose(normalizer.mean[0], every.mean(axis=0), atol=1e-6)
     varies = every.var(axis=0) > 1e-6
-    np.testing.assert_allclose(normalizer.square[0][varies], every.var(axis=0)[varies], rtol=1e-4)
+    np.testing.assert_allclose(normalizer.variance[0][varies], every.var(axis=0)[varies], rtol=1e-4)
     again = rollout("groups.team.policy.normalize_observations=true")[0]
     again.policy.load(group.policy.state())
     again.learner.load(learner.state())

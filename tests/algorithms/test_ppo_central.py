@@ -171,7 +171,7 @@ def test_states_are_normalised_once_learned_from(tmp_path):
     learner.learn(joint.experiences["ones"], joint, generator())
     rows = joint.state.rows[:-1].reshape(-1, 4)
     assert np.allclose(learner.state_normalizer.mean[0], rows.mean(0), atol=1e-6)
-    assert np.allclose(learner.state_normalizer.square[0], rows.var(0), atol=1e-6)
+    assert np.allclose(learner.state_normalizer.variance[0], rows.var(0), atol=1e-6)
 
 
 def test_the_actor_does_not_see_it(tmp_path):

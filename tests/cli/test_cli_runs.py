@@ -187,6 +187,14 @@ def test_a_deleted_run_is_gone_and_others_stay(coterie_, two_runs):
     assert [path.name for path in two_runs.iterdir()] == ["deep"]
 
 
+def test_what_a_stopped_deletion_left_is_in_no_later_ones_way(coterie_, two_runs):
+    left = two_runs / ".a.deleted" / "checkpoints"
+    left.mkdir(parents=True)
+    (left / "half").write_text("")
+    assert coterie_("runs", "delete", "runs/a", "--yes")[0] == 0
+    assert [path.name for path in two_runs.iterdir()] == ["deep"]
+
+
 @pytest.mark.slow
 def test_a_run_in_training_is_not_deleted(coterie_, two_runs):
     with open(two_runs / "deep" / "b" / LOCK, "w") as held:

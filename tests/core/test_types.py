@@ -40,6 +40,12 @@ def test_kinds_can_be_compared_and_hashed():
     assert agent_type(2) != agent_type(3)
 
 
+def test_equal_dicts_have_equal_hashes_whatever_the_order_of_their_entries():
+    entries = {"x": Discrete(2), "y": Discrete(3)}
+    one, other = Dict(entries), Dict(dict(reversed(entries.items())))
+    assert (one == other, hash(one) == hash(other)) == (True, True)
+
+
 def test_shapes_and_types_of_actions():
     spaces = (Discrete(3), MultiDiscrete((2, 5, 4)), Box((2, 3), 0.0, 1.0), Box((), 0.0, 1.0))
     assert [action_shape(space) for space in spaces] == [(), (3,), (2, 3), ()]

@@ -10,6 +10,7 @@ from coterie.lm.backends.http import HttpSettings
 from coterie.lm.interface import BudgetDenied, Rejected, RetriesExhausted, Unsupported
 from coterie.lm.wrappers.budget import BudgetSettings
 from coterie.lm.wrappers.retry import RetrySettings
+from coterie.studies.report.lm_section import read_samples
 from helpers.fault_server import FaultServer
 from helpers.needs import needs
 
@@ -130,6 +131,15 @@ def test_answers_are_cached_although_others_fail(server, tmp_path):
     assert len(lm.complete(["a", "b", "c"])) == 3
     assert [body["prompt"] for _, body, _ in server.requests] == ["a", "b", "c", "b"]
     lm.close()
+
+
+def test_words_of_a_request_are_kept_once(server, tmp_path):
+    """Two caches see it: one for the batch, and one that stores each answer as it arrives."""
+    lm = load(server.url, cache=tmp_path / "a.db", retry=QUICK)
+    lm.complete([f"Is it {number}?" for number in range(4)])
+    lm.close()
+    asked = [sample["prompt"] for sample in read_samples(tmp_path / "a.db")]
+    assert asked == ["Is it 0?", "Is it 1?", "Is it 3?"]
 
 
 def test_failed_attempts_are_billed_at_their_worst_case(server):

@@ -32,7 +32,7 @@ def test_moments_equal_numpys_over_all_batches_together():
         one.update(list(batch))
     both = np.concatenate(batches, axis=1).astype(np.float64)
     assert np.allclose(one.mean, both.mean(axis=1))
-    assert np.allclose(one.square, both.var(axis=1))
+    assert np.allclose(one.variance, both.var(axis=1))
     x = batches[0]
     expected = (x - both.mean(1, keepdims=True)) / np.sqrt(both.var(1, keepdims=True) + 1e-8)
     assert np.allclose(one(x), expected.clip(-10, 10), atol=1e-5)
@@ -48,7 +48,7 @@ def test_stacks_of_unequal_size_keep_their_own_moments():
     for stack in (0, 1):
         together = np.concatenate([part[stack] for part in parts])
         assert np.allclose(one.mean[stack], together.mean(0))
-        assert np.allclose(one.square[stack], together.var(0))
+        assert np.allclose(one.variance[stack], together.var(0))
     x = generator().standard_normal((3, 2, 3), np.float32)
     assert np.allclose(one(x)[2], x[2])  # nothing is known of the third yet
     assert one.count.tolist() == [8, 18, 0]
@@ -61,14 +61,14 @@ def test_rows_of_a_set_share_their_moments():
     one.update(list(rows))
     at = rows[0, :, 1:].reshape(-1, 2).astype(np.float64)
     assert np.allclose(one.mean[0], [rows[0, :, 0].mean(), *at.mean(0)], atol=1e-6)
-    assert np.allclose(one.square[0, 1:], at.var(0))
+    assert np.allclose(one.variance[0, 1:], at.var(0))
 
 
 def test_an_empty_set_teaches_nothing_about_its_rows():
     one = normalizer(Dict({"at": Box((0, 2), 0.0, 1.0), "own": Box((1,), 0.0, 1.0)}, (("at",),)))
     one.update([np.full((5, 1), 3.0)])
     assert one.mean.tolist() == [[0, 0, 3]]
-    assert one.square.tolist() == [[1, 1, 0]]
+    assert one.variance.tolist() == [[1, 1, 0]]
 
 
 def test_before_any_update_and_when_off_rows_pass_unchanged():
@@ -103,7 +103,7 @@ def test_a_large_constant_is_no_negative_variance(value):
     one = normalizer(vector(1))
     for count in (1000, 777, 3):
         one.update([np.full((count, 1), value, np.float32)])
-        assert (one.square >= 0).all()
+        assert (one.variance >= 0).all()
         assert np.abs(one(np.full((1, 1, 1), value, np.float32))).max() <= 10
 
 

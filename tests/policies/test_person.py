@@ -219,7 +219,7 @@ def test_q_and_the_end_of_input_stop_play(answers, by_choice):
 
 def test_settings_and_tables_that_do_not_fit_are_refused():
     where = group_spec(Discrete(3), Box((2,), -1.0, 1.0), agents=1)
-    with pytest.raises(ValueError, match="show must be auto"):
+    with pytest.raises(ValueError, match="show must be one of auto"):
         PersonSettings(show="smell")
     for show in ("words", "picture"):
         with pytest.raises(ValueError, match="show: this world has no"):

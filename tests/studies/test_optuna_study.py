@@ -130,7 +130,7 @@ def test_nine_trials_after_the_own_settings_are_drawn_evenly(tmp_path):
     spec = StudySpec({"experiment": "x", "seed": 0}, {"x": Real(0.0, 1.0)}, {"x": 0.5}, 1, "none", 8)
     drawn = {}
     for sign in (-1, 1):  # what is good in one study is bad in the other
-        with open_study(tmp_path / f"{sign}.db", spec, tmp_path / f"{sign}.lock", "") as study:
+        with open_study(tmp_path / f"{sign}.db", spec, tmp_path / f"{sign}-trials", "") as study:
             for _ in range(11):
                 trial = study.begin()
                 drawn[sign, trial.number] = trial.values["x"]
@@ -163,7 +163,7 @@ def test_one_process_at_a_time(skills, tmp_path):
     tune(skills(1))
     with open(tmp_path / "s-trials" / ".lock", "w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        with pytest.raises(ConfigError, match="being tuned by another process"):
+        with pytest.raises(CoterieError, match="being tuned by another process"):
             tune(skills(2))
     assert len(tune(skills(2)).trials) == 2
 

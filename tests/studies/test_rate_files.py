@@ -64,7 +64,7 @@ def test_what_was_said_survives_an_interrupt_while_it_is_read_again(runs, tmp_pa
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "replace", interrupted)
+        patch.setattr(Path, "rename", interrupted)
         with pytest.raises(KeyboardInterrupt):
             rate(session, ReturnJudge(), kept, 6)
     assert kept.read_bytes() == cut

@@ -125,6 +125,23 @@ def test_a_failure_while_saving_leaves_the_old_one_or_the_whole_new_one(saved, m
     assert not list(saved.parent.glob(".*"))
 
 
+def test_a_step_that_is_saved_again_is_never_without_a_checkpoint(saved, monkeypatch):
+    """To delete the old one takes a while; a kill meanwhile finds the new one complete."""
+
+    def killed(directory, **options):
+        next(Path(directory).iterdir()).unlink()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(checkpoint.shutil, "rmtree", killed)
+    with contextlib.suppress(KeyboardInterrupt):
+        checkpoint.save(saved, STATE | {"step": 4})
+    monkeypatch.undo()
+    assert checkpoint.load(saved)["step"] == 4
+    checkpoint.save(saved, STATE | {"step": 5})  # what the kill left behind is in nobody's way
+    assert checkpoint.load(saved)["step"] == 5
+    assert [path.name for path in saved.parent.iterdir()] == [saved.name]
+
+
 def test_nothing_here_reads_or_writes_pickles():
     pickles = re.compile(r"\b(import pickle|from pickle|torch\.save|torch\.load|allow_pickle=True|joblib|dill)\b")
     for file in Path(coterie.__file__).parent.rglob("*.py"):

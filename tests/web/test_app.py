@@ -1,7 +1,6 @@
 """The live page: what it lists, shows and refuses, without a browser."""
 
 import contextlib
-import fcntl
 import json
 import logging
 import os
@@ -13,8 +12,8 @@ import urllib.request
 import pytest
 
 from coterie.training import run_index
-from coterie.training.provenance import in_training, locked
-from coterie.training.run import LOCK, Run
+from coterie.training.provenance import locked
+from coterie.training.run import Run
 from coterie.web.serve import listen, said_once
 from helpers.needs import needs
 from helpers.processes import Command
@@ -199,17 +198,6 @@ def test_pages_beside_a_config_above_the_folder_are_not_served(folder):
         assert client.get("/file/secret.html").status_code == 404
     finally:
         shutil.rmtree(inner)
-
-
-def test_a_look_at_a_run_does_not_keep_it_from_training(folder):
-    run = Run.open(folder / "sweep" / "first run")
-    with open(run.path / LOCK) as file:
-        fcntl.flock(file, fcntl.LOCK_SH)  # as `in_training` does for a moment
-        look = threading.Timer(0.05, fcntl.flock, (file, fcntl.LOCK_UN))
-        look.start()
-        with locked(run):
-            assert in_training(run)
-        look.join()
 
 
 @pytest.mark.parametrize(

@@ -139,22 +139,20 @@ UNREADABLE = (
     *(ValueError, LookupError, AttributeError, RecursionError),  # of tags such as `!!int x`, the key `[`, deep nesting
 )
 WITHOUT_EFFECT = {  # settings that change no result, as dotted paths
-    *(
-        "world.processes",
-        "train.workers",
-        "train.ray",
-        "train.ray.address",
-        "train.ray.cpus",
-        "train.ray.gpus",
-        "train.video",
-        "train.tensorboard",
-        "train.tracking",
-        "train.tracking.sinks",
-        "train.tracking.project",
-        "train.tracking.offline",
-        "train.keep_checkpoints",
-        "train.checkpoint_every",
-    ),
+    "world.processes",
+    "train.workers",
+    "train.ray",
+    "train.ray.address",
+    "train.ray.cpus",
+    "train.ray.gpus",
+    "train.video",
+    "train.tensorboard",
+    "train.tracking",
+    "train.tracking.sinks",
+    "train.tracking.project",
+    "train.tracking.offline",
+    "train.keep_checkpoints",
+    "train.checkpoint_every",
 }
 
 

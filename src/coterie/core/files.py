@@ -22,9 +22,9 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
             file.flush()
             os.fsync(file.fileno())
         temporary.rename(path)
-    except OSError as error:
+    except BaseException as error:
         if temporary.exists():  # on a disk that is read-only, removing a file that is not there is an error, too
             temporary.unlink()
-        if error.errno is None:
-            raise
-        raise OSError(error.errno, error.strerror, str(path)) from None  # instead of the temporary name, or none
+        if isinstance(error, OSError) and error.errno is not None:
+            raise OSError(error.errno, error.strerror, str(path)) from None  # instead of the temporary name, or none
+        raise

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
+
 from coterie.core import lookup
 from coterie.core.group import GroupSpec
 from coterie.core.types import Array, ObservationSpace, Text, Tree
@@ -151,6 +153,23 @@ class HasTextCodec(Protocol):
     def text_codec(self, agent_type: str) -> TextCodec:
         """The codec of one agent type."""
         ...
+
+
+class ActionWords:
+    """A codec's words for actions: its choices, and "none" for the no-op where that is no choice."""
+
+    def __init__(self, codec: TextCodec) -> None:
+        self.known = {} if codec.idle is None else {_numbers(codec.idle): "none"}
+        actions = codec.actions(np.arange(len(codec.choices)))
+        self.known |= dict(zip(map(_numbers, actions), codec.choices, strict=True))
+
+    def of(self, action: Array) -> str | None:
+        """The word for an action; None where the codec has none."""
+        return self.known.get(_numbers(action))
+
+
+def _numbers(action: Array | int) -> tuple[float, ...]:
+    return tuple(np.ravel(action).tolist())
 
 
 def find_text_codec(name: str, group_spec: GroupSpec) -> TextCodec:

@@ -149,7 +149,7 @@ class Dict:
     sets: tuple[tuple[str, ...], ...] = ()
 
     def __hash__(self) -> int:
-        return hash((tuple(self.entries), self.sets))
+        return hash((frozenset(self.entries), self.sets))  # the order of entries does not tell spaces apart
 
 
 @dataclass(frozen=True)

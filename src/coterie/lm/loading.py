@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from coterie.core import lookup
-from coterie.core.validation import within
+from coterie.core.validation import one_of, within
 from coterie.lm.backends import embedded, minilm
 from coterie.lm.backends.http import Http, HttpSettings
 from coterie.lm.backends.llamacpp import LlamaCpp, LlamaCppSettings
@@ -186,7 +186,7 @@ def wrap(backend: LanguageModel, settings: LMSettings) -> LoadedModel:
         model = budget = Budget(model, settings.budget, store, usage, *retries)
     if isinstance(backend, Http):
         if settings.cache:  # inside: stores every answer as it arrives, before the batch is complete
-            model = Cache(model, dataclasses.replace(settings.cache, memory_entries=0), store)
+            model = Cache(model, dataclasses.replace(settings.cache, memory_entries=0), store, keep_samples=False)
         model = Concurrent(model, settings.http.max_concurrency)
     if settings.cache:
         model = Cache(model, settings.cache, store, usage)
@@ -237,8 +237,7 @@ def check_model(settings: LMSettings) -> None:
 def backend_of(settings: LMSettings) -> str:
     """Return the back end of a name: http, custom, llamacpp, encoder or local."""
     name = settings.name
-    if settings.backend not in typing.get_args(Backend):
-        raise ValueError(f"backend must be auto, local, encoder, llamacpp or http, got {settings.backend!r}")
+    one_of("backend", settings.backend, typing.get_args(Backend))
     if settings.backend != "auto":
         return settings.backend
     if name.startswith(("http://", "https://")):

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from coterie.core.types import ActionSpace, Array, Box, Discrete, MultiDiscrete, Text
-from coterie.nn.packing import TextError
+from coterie.nn.packing import TextError, finite_bounds
 
 IMPOSSIBLE = -1e9  # a masked logit: finite, so that no 0·∞ arises in the entropy
 LOG_STD_LOW, LOG_STD_HIGH = -5.0, 2.0  # bounds of the logarithm of a squashed Gaussian's deviation
@@ -78,10 +78,7 @@ class _Bounded:
     """A variable x in (0, 1), scaled to the box: what both continuous families share."""
 
     def __init__(self, space: Box) -> None:
-        low = np.broadcast_to(np.asarray(space.low, np.float32), space.shape).flatten()
-        high = np.broadcast_to(np.asarray(space.high, np.float32), space.shape).flatten()
-        if not (np.isfinite(low).all() and np.isfinite(high).all()):
-            raise ValueError("continuous actions must be bounded on both sides; wrap the world to bound them")
+        low, high = finite_bounds(space)
         self.shape, self.size, self.outputs = space.shape, len(low), 2 * len(low)
         self.low, self.range = low, high - low
         self.log_range = float(np.log(self.range).sum())

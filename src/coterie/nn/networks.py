@@ -26,7 +26,6 @@ from coterie.nn.packing import Layout, PixelRows, Rows, digits, input_range, map
 Encoder = Literal["auto", "mlp", "set", "cnn", "nature", "impala"]
 Chosen = Literal["mlp", "set", "cnn", "nature", "impala", "embedding"]
 
-
 EMBEDDING = 32  # numbers of an embedded choice; the time of a gradient step grows with their number
 
 

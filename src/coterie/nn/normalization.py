@@ -24,14 +24,14 @@ class Normalizer:
         self.repeats = np.bincount(slots, minlength=width)
         self.count = np.zeros(parameter_sets)
         self.mean = np.zeros((parameter_sets, width))
-        self.square = np.ones((parameter_sets, width))  # variance
+        self.variance = np.ones((parameter_sets, width))
         self._refresh()
 
     def _refresh(self) -> None:
         on = self.enabled and self.count.any()
         self.limit = 10.0 if on else np.inf
         shift = self.mean[:, self.slots] if on else np.zeros((len(self.mean), len(self.slots)))
-        scale = 1 / np.sqrt(self.square[:, self.slots] + 1e-8) if on else np.ones_like(shift)
+        scale = 1 / np.sqrt(self.variance[:, self.slots] + 1e-8) if on else np.ones_like(shift)
         scale = scale if self.weight is None else scale * self.weight
         # [S, size] in C order: picking columns leaves them in Fortran order, which is another type to Numba
         self.shift, self.scale = (array.astype(np.float32, order="C") for array in (shift, scale))
@@ -45,28 +45,36 @@ class Normalizer:
         if not self.enabled:
             return
         before, self.count = self.count, self.count + [len(own) for own in rows]
-        self.mean, self.square = self.mean.copy(), self.square.copy()  # a saved state may hold the old ones
+        self.mean, self.variance = self.mean.copy(), self.variance.copy()  # a saved state may hold the old ones
         for i, own in enumerate(rows):
             if not len(own):
                 continue
             mean = self._by_slot(own.mean(axis=0, dtype=np.float64))
-            square = self._by_slot(np.einsum("ij,ij->j", own, own, dtype=np.float64) / len(own)) - mean**2
-            square = np.maximum(square, 0)  # rounding: large numbers that never change
+            variance = self._by_slot(np.einsum("ij,ij->j", own, own, dtype=np.float64) / len(own)) - mean**2
+            variance = np.maximum(variance, 0)  # rounding: large numbers that never change
             gap = np.where(self.repeats > 0, mean - self.mean[i], 0)
             old, new = before[i] / self.count[i], len(own) / self.count[i]
-            joined = self.square[i] * old + square * new + gap**2 * old * new
-            self.square[i] = np.where(self.repeats > 0, joined, self.square[i])  # a set may be empty here
+            joined = self.variance[i] * old + variance * new + gap**2 * old * new
+            self.variance[i] = np.where(self.repeats > 0, joined, self.variance[i])  # a set may be empty here
             self.mean[i] += gap * new
+        self._refresh()
+
+    def measure_anew(self, rows: Sequence[Array], least_variance: float) -> None:
+        """Take the statistics of these rows alone; numbers that vary less than this keep their scale."""
+        self.count, self.mean = np.zeros_like(self.count), np.zeros_like(self.mean)
+        self.variance = np.ones_like(self.variance)
+        self.update(rows)
+        self.variance = np.where(self.variance < least_variance, 1.0, self.variance)
         self._refresh()
 
     def _by_slot(self, values: Array) -> Array:
         return np.bincount(self.slots, values, minlength=len(self.repeats)) / np.maximum(self.repeats, 1)
 
     def state(self) -> State:
-        return {"count": self.count, "mean": self.mean, "square": self.square}
+        return {"count": self.count, "mean": self.mean, "square": self.variance}  # the name in checkpoints
 
     def load(self, state: State) -> None:
-        self.count, self.mean, self.square = state["count"], state["mean"], state["square"]
+        self.count, self.mean, self.variance = state["count"], state["mean"], state["square"]
         self._refresh()
 
 

@@ -188,15 +188,19 @@ def bounds(space: Box) -> tuple[Array, Array]:
     return (low + high) / 2, (high - low) / 2
 
 
+def finite_bounds(space: Box) -> tuple[Array, Array]:
+    """The lower and the upper bound of every number of an action `[K]`; a ValueError where one is missing."""
+    low, high = (np.broadcast_to(np.asarray(b, np.float32), space.shape).flatten() for b in (space.low, space.high))
+    if not (np.isfinite(low).all() and np.isfinite(high).all()):
+        raise ValueError("continuous actions must be bounded on both sides; wrap the world to bound them")
+    return low, high
+
+
 class BoundedBox:
     """A box with two bounds in every number, and how points of [−1, 1] are scaled to it."""
 
     def __init__(self, space: Box) -> None:
-        self.low, self.high = (
-            np.broadcast_to(np.asarray(bound, np.float32), space.shape).flatten() for bound in (space.low, space.high)
-        )
-        if not (np.isfinite(self.low).all() and np.isfinite(self.high).all()):
-            raise ValueError("continuous actions must be bounded on both sides; wrap the world to bound them")
+        self.low, self.high = finite_bounds(space)
         self.centre, self.half = bounds(space)
 
     def stretch(self, point: Array) -> Array:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -68,6 +68,14 @@ UNREADABLE = 20  # answers, none of them a choice, after which a warning says so
 Answer = int | Illegal | None  # the index of a choice; None: the model abstained
 
 
+class Taken(NamedTuple):
+    """Choices of R decisions."""
+
+    choice: Array  # [R]; −1: the no-op
+    unlabelled: Array  # [R] bool: the choice is not the model's own answer
+    log_prob: Array | None = None  # [R]; None: not known
+
+
 class LanguagePolicy(Stateless):
     """Acts for a group of agents with a language model; cache and budget are kept in files of their own."""
 
@@ -89,7 +97,6 @@ class LanguagePolicy(Stateless):
         self.counts = dict.fromkeys(COUNTS, 0)
         self.judged: dict[str, list[int]] = {}  # oracle -> [good, all]
         self.unreadable = 0  # answers in a row, from the first one on, that name no legal choice
-        self.by_chance = np.zeros(0, bool)  # [R]: of the latest decisions, those that the model did not take
 
     @property
     def lm(self) -> LoadedModel:
@@ -104,32 +111,26 @@ class LanguagePolicy(Stateless):
         legal = self._legal(view).reshape(rows.size, -1)[asked]
         unnamed = ~legal.any(axis=1)  # no legal action has a word: take the first legal action
         legal[unnamed] = True
-        if self.settings.method == "score":
-            chosen, log_prob = self._scored(described, legal, view)
-        else:
-            chosen, log_prob = self._parsed(described, legal, view), None
+        choose = self._scored if self.settings.method == "score" else self._parsed
+        taken = choose(described, legal, view)
         self.counts["decisions"] += len(asked)
-        action = self._actions(chosen, asked, rows.shape)
+        action = self._actions(taken.choice, asked, rows.shape)
+        unlabelled = np.zeros(rows.size, bool)
+        unlabelled[asked] = taken.unlabelled
         if view.mask is not None and unnamed.any():
-            self.by_chance = self.by_chance | unnamed
+            unlabelled[asked[unnamed]] = True
             left = view.mask.reshape(rows.size, -1)[asked[unnamed]]
             action.reshape(-1)[asked[unnamed]] = left.argmax(axis=1)
             self.counts["fallbacks"] += int(unnamed.sum())
-            if log_prob is not None:
-                log_prob[unnamed] = 0.0
+            if taken.log_prob is not None:
+                taken.log_prob[unnamed] = 0.0
         self._judge(action, view)
-        trace = {UNLABELLED: self._by_chance(asked, rows.shape)}
-        if log_prob is None:
+        trace = {UNLABELLED: unlabelled.reshape(rows.shape)}
+        if taken.log_prob is None:
             return Decision(action, trace=trace)
         whole = np.zeros(rows.size, np.float32)
-        whole[asked] = log_prob
+        whole[asked] = taken.log_prob
         return Decision(action, whole.reshape(rows.shape), trace=trace)
-
-    def _by_chance(self, asked: Array, shape: tuple[int, ...]) -> Array:
-        """Flags of the decisions that chance took in place of the model, `[N, A]`."""
-        whole = np.zeros(int(np.prod(shape)), bool)
-        whole[asked] = self.by_chance
-        return whole.reshape(shape)
 
     def _legal(self, view: View) -> Array:
         """Return which choices are legal, `[N, A, C]` bool."""
@@ -149,11 +150,10 @@ class LanguagePolicy(Stateless):
 
     # Scored choices -----------------------------------------------------------------------------------
 
-    def _scored(self, described: list[str], legal: Array, view: View) -> tuple[Array, Array]:
-        """Return choices `[R]` and their log-probabilities; abstentions are drawn uniformly."""
+    def _scored(self, described: list[str], legal: Array, view: View) -> Taken:
+        """Return choices by their scores; abstentions are drawn uniformly."""
         logits = self.log_probs(described)  # [R, C], NaN where the model abstained
         abstained = np.isnan(logits).any(axis=1)
-        self.by_chance = abstained
         self.counts["abstentions"] += int(abstained.sum())
         self.counts["fallbacks"] += int(abstained.sum())
         logits[abstained] = 0.0
@@ -164,7 +164,7 @@ class LanguagePolicy(Stateless):
         greedy = logits.argmax(axis=1) if len(logits) else np.zeros(0, np.int64)
         drawn = draw_index(np.exp(logits), view.random)
         chosen = np.where(abstained, drawn, greedy) if view.greedy else drawn
-        return chosen, np.take_along_axis(logits, chosen[:, None], axis=1)[:, 0]
+        return Taken(chosen, abstained, np.take_along_axis(logits, chosen[:, None], axis=1)[:, 0])
 
     def log_probs(self, described: Sequence[str]) -> Array:
         """Return calibrated log-probabilities `[R, C]` of all choices; NaN in rows where the model abstains."""
@@ -172,8 +172,8 @@ class LanguagePolicy(Stateless):
 
     # Free text ----------------------------------------------------------------------------------------
 
-    def _parsed(self, described: list[str], legal: Array, view: View) -> Array:
-        """Return choices `[R]` parsed from completions; −1 for a forfeit."""
+    def _parsed(self, described: list[str], legal: Array, view: View) -> Taken:
+        """Return choices parsed from completions."""
         prompt = [self.template.prompt(text) for text in described]
         first = int(view.random.integers(1 << 30))  # new samples at every time step, reproducible by the generator
         greedy = view.greedy or not self.settings.temperature
@@ -189,8 +189,9 @@ class LanguagePolicy(Stateless):
         self._warn_unreadable(answers)
         missing = sum(answer is None for answer in answers)
         self.scorer.counter.add(len(answers), missing, self.texts.failure)
-        self.by_chance = np.array([not isinstance(answer, int) for answer in answers], bool)
-        return np.array([self._settle(a, may, view.random) for a, may in zip(answers, legal, strict=True)], np.int64)
+        unlabelled = np.array([not isinstance(answer, int) for answer in answers], bool)
+        chosen = [self._settle(a, may, view.random) for a, may in zip(answers, legal, strict=True)]
+        return Taken(np.array(chosen, np.int64), unlabelled)
 
     def _warn_unreadable(self, answers: Sequence[Answer]) -> None:
         """Warn once if none of the first answers names a legal choice: the actions are not the model's."""

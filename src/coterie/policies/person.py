@@ -15,7 +15,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -40,6 +40,7 @@ from coterie.core.types import (
     blank,
     map_tree,
 )
+from coterie.core.validation import one_of
 from coterie.core.world import Renderable
 
 WIDTH = 80
@@ -58,8 +59,7 @@ class PersonSettings:
     codec: str = "auto"  # text codec: auto (the world's own), or package.module:Name
 
     def __post_init__(self) -> None:
-        if self.show not in ("auto", "words", "picture", "numbers"):
-            raise ValueError(f"show must be auto, words, picture or numbers, got {self.show!r}")
+        one_of("show", self.show, get_args(Shown))
 
 
 class PersonPolicy(Stateless):

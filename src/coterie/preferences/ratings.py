@@ -7,7 +7,6 @@ these files; `preferences/reward_model.py` fits a reward to them.
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import zipfile
@@ -19,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from coterie.core.files import replacing
 from coterie.core.types import Array, CoterieError
 
 SCHEMA = 1
@@ -154,7 +154,8 @@ class RatingsFile:
     def _rewrite(self, session: RatingSession) -> None:
         header = {STORED_NAMES.get(name, name): value for name, value in asdict(session).items()}
         rows = [header, *map(_rating_row, self.ratings)]
-        write_atomically(self.path, "".join(map(_as_line, rows)).encode())
+        with replacing(self.path) as file:
+            file.write("".join(map(_as_line, rows)).encode())
 
 
 def same_paths(one: Sequence[str], other: Sequence[str]) -> bool:
@@ -185,9 +186,8 @@ def episodes_file(ratings: Path) -> Path:
 def write_episodes(path: Path, library: EpisodeLibrary) -> None:
     """Write all episodes to one compressed file."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    packed = io.BytesIO()
-    np.savez_compressed(packed, **vars(library))
-    write_atomically(path, packed.getvalue())
+    with replacing(path) as file:
+        np.savez_compressed(file, **vars(library))
 
 
 def read_episodes(path: Path) -> EpisodeLibrary:
@@ -198,16 +198,3 @@ def read_episodes(path: Path) -> EpisodeLibrary:
     except (zipfile.BadZipFile, zlib.error, EOFError, KeyError, TypeError, ValueError):
         cure = "remove it, and 'coterie rate' plays its episodes again"
         raise CoterieError(f"'{path}' is cut off or holds no episodes; {cure}") from None
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file under a temporary name, sync it, rename it: an interruption leaves the old file as it was."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)

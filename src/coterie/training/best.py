@@ -66,8 +66,11 @@ class Best:
 
     def state(self) -> State:
         """Entries of a checkpoint."""
-        return {"best_step": self.step, "best_score": self.score, "best_constants": self.constants} | {
-            "best_opposed": self.opposed
+        return {
+            "best_step": self.step,
+            "best_score": self.score,
+            "best_constants": self.constants,
+            "best_opposed": self.opposed,
         }
 
     def load(self, state: State) -> None:

@@ -6,7 +6,7 @@ import dataclasses
 import fnmatch
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -121,32 +121,51 @@ def build_group_specs(config: Config, world: World) -> dict[str, GroupSpec]:
     return {name: dataclasses.replace(group_spec, table=table) for name, group_spec in group_specs.items()}
 
 
+class ActorParts(NamedTuple):
+    """The parts of an actor besides its policy."""
+
+    advisor: Advisor | None = None
+    shield: ActionShield | None = None
+
+    def on(self, actor: Actor) -> Actor:
+        """The actor with these parts; where there is none here, its own one stays."""
+        return dataclasses.replace(
+            actor,
+            advisor=actor.advisor if self.advisor is None else self.advisor,
+            shield=actor.shield if self.shield is None else self.shield,
+        )
+
+
 def build_actor(group: GroupConfig, group_spec: GroupSpec, world: World) -> Actor:
     """Build a group's policy, advisor and shield."""
     group_spec, parts = build_advisor_and_shield(group, group_spec)
     if group_spec.advice is not None:
         check_advice(group, group_spec.group, group_spec.advice.use.mode)
-    return dataclasses.replace(build_group_actor(group.policy, group_spec, world, group.learner is not None), **parts)
+    return parts.on(build_group_actor(group.policy, group_spec, world, group.learner is not None))
 
 
-def build_advisor_and_shield(group: GroupConfig, group_spec: GroupSpec) -> tuple[GroupSpec, dict[str, Any]]:
-    """Return the group spec, with the use of advice if there is an advisor, and `Actor` fields by name."""
-    parts: dict[str, Any] = {}
-    for part, key, table, chosen, protocol in (
-        ("advisor", "advisor", registry.ADVISORS, group.advisor, Advisor),
-        ("shield", "constraints", registry.SHIELDS, group.constraints, ActionShield),
-    ):
-        if chosen is not None:
-            try:
-                made = lookup.look_up(table, chosen.name)
-                others = [advising_actor(chosen.settings, group_spec)] if getattr(made, "takes_actor", False) else []
-                parts[part] = made(chosen.settings, group_spec, *others)
-                check_members(parts[part], protocol)
-            except ValueError as error:
-                raise ConfigError(f"groups.{group_spec.group}.{key}: {error}") from None
-    if group.advisor is not None:
-        group_spec = dataclasses.replace(group_spec, advice=parts["advisor"].advice_use)
-    return group_spec, parts
+def build_advisor_and_shield(group: GroupConfig, group_spec: GroupSpec) -> tuple[GroupSpec, ActorParts]:
+    """Return the group spec, with the use of advice if there is an advisor, and both parts."""
+
+    def made(key: str, table: dict[str, str], chosen: Part | None, protocol: type) -> Any:
+        if chosen is None:
+            return None
+        try:
+            cls = lookup.look_up(table, chosen.name)
+            others = [advising_actor(chosen.settings, group_spec)] if getattr(cls, "takes_actor", False) else []
+            part = cls(chosen.settings, group_spec, *others)
+            check_members(part, protocol)
+        except ValueError as error:
+            raise ConfigError(f"groups.{group_spec.group}.{key}: {error}") from None
+        return part
+
+    parts = ActorParts(
+        made("advisor", registry.ADVISORS, group.advisor, Advisor),
+        made("constraints", registry.SHIELDS, group.constraints, ActionShield),
+    )
+    if parts.advisor is None:
+        return group_spec, parts
+    return dataclasses.replace(group_spec, advice=parts.advisor.advice_use), parts
 
 
 def advising_actor(settings: Any, group_spec: GroupSpec) -> Actor:
@@ -234,7 +253,7 @@ def build_run_actor(chosen: SeatedRun, group_spec: GroupSpec, world: World, lear
     try:
         policy = build_group_actor(origin, group_spec, world, learns).policy
         policy.load(saved)
-        return Actor(group_spec, policy, **parts)
+        return Actor(group_spec, policy, None, *parts)
     except ValueError as error:
         earlier_world = build_world(earlier.world, 1)
         before = dataclasses.replace(build_group_specs(earlier, earlier_world)[name], advice=group_spec.advice)
@@ -248,7 +267,7 @@ def build_run_actor(chosen: SeatedRun, group_spec: GroupSpec, world: World, lear
     policy.load(saved)
     known = before.agents
     members = [known.index(a) if a in known else i % len(known) for i, a in enumerate(group_spec.agents)]
-    return Actor(group_spec, policy, np.array(members), **parts)
+    return Actor(group_spec, policy, np.array(members), *parts)
 
 
 def start_groups(config: Config, groups: Sequence[Group]) -> None:
@@ -276,13 +295,12 @@ def start_groups(config: Config, groups: Sequence[Group]) -> None:
             raise ConfigError(f"{path}: {chosen.run} has another kind of policy: no {error} in its state") from None
 
 
-def inherited_advisor_and_shield(group: GroupConfig, group_spec: GroupSpec) -> tuple[GroupSpec, dict[str, Any]]:
+def inherited_advisor_and_shield(group: GroupConfig, group_spec: GroupSpec) -> tuple[GroupSpec, ActorParts]:
     """Return the parts of an earlier group that its policy keeps: the shield, and an advisor used in evaluation."""
     advised, parts = build_advisor_and_shield(group, group_spec)
-    advisor = parts.get("advisor")
-    if advisor is None or advisor.in_evaluation:
+    if parts.advisor is None or parts.advisor.in_evaluation:
         return advised, parts
-    return group_spec, {name: part for name, part in parts.items() if name != "advisor"}  # it advised only the learner
+    return group_spec, parts._replace(advisor=None)  # it advised only the learner
 
 
 def refuse_circle(chosen: Part | SeatedRun, group_spec: GroupSpec) -> None:
@@ -378,7 +396,7 @@ def build_preference(group: GroupConfig, group_spec: GroupSpec) -> Preference:
     return preference
 
 
-def build_learner(group: GroupConfig, actor: Actor, preference: Preference) -> Any:
+def build_learner(group: GroupConfig, actor: Actor, preference: Preference) -> Learner:
     """Build a group's learner."""
     assert group.learner is not None
     group_spec, policy = actor.group_spec, actor.policy
@@ -397,7 +415,7 @@ def build_learner(group: GroupConfig, actor: Actor, preference: Preference) -> A
             raise ConfigError(f"groups.{group_spec.group}.constraints: {error}") from None
     try:
         with allocating():
-            learner = made(group.learner.settings, policy, group_spec, preference)
+            learner: Learner = made(group.learner.settings, policy, group_spec, preference)
         check_members(learner, Learner)
     except (ValueError, MemoryError) as error:
         raise ConfigError(f"groups.{group_spec.group}.learner: {error}") from None

@@ -34,9 +34,10 @@ def save(directory: Path, state: State) -> None:
 
     arrays: dict[str, Array] = {}
     values = _split(state, "", arrays)
-    temporary = directory.with_name(f".{directory.name}.tmp")
-    if temporary.exists():
-        shutil.rmtree(temporary)  # left behind by a run that was killed while saving
+    temporary, replaced = (directory.with_name(f".{directory.name}{end}.tmp") for end in ("", ".old"))
+    for left in (temporary, replaced):
+        if left.exists():
+            shutil.rmtree(left)  # by a run that was killed while saving
     temporary.mkdir(parents=True)
     contents = {ARRAYS: pack_arrays(arrays), VALUES: json.dumps(values).encode()}
     manifest = {name: hashlib.sha256(data).hexdigest() for name, data in contents.items()}
@@ -51,10 +52,12 @@ def save(directory: Path, state: State) -> None:
         shutil.rmtree(temporary, ignore_errors=True)  # a full disk needs the space
         raise
     _sync(temporary)
-    if directory.exists():
-        shutil.rmtree(directory)  # the same step saved again, with the same contents
+    if directory.exists():  # the same step saved again; to delete takes longer than to rename
+        directory.rename(replaced)
     temporary.rename(directory)
     _sync(directory.parent)
+    if replaced.exists():
+        shutil.rmtree(replaced)
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from coterie.core.cores import usable_cores
 from coterie.core.types import CoterieError
 from coterie.training.run import LOCK, PROVENANCE, STUDY_LOCK, Run, write_text
 
-LOOK = 0.3  # seconds after which a lock is no look of `in_training`, which holds it for a moment
+LOOK = 0.3  # seconds after which a lock is no look of `is_locked`, which holds it for a moment
 
 
 @dataclass(frozen=True)
@@ -87,8 +87,23 @@ def _processor() -> str:
 
 @contextmanager
 def locked(run: Run) -> Iterator[None]:
-    """Hold the run's lock; refuse a run that another process trains. A process that ends, however, releases it."""
-    with open(run.path / LOCK, "w") as file:
+    """Hold the run's lock; refuse a run that another process trains."""
+    with _held(run.path / LOCK, f"'{run.path}' is being trained by another process; wait for it, or stop it"):
+        yield
+
+
+@contextmanager
+def study_locked(trials: Path, study: Path) -> Iterator[None]:
+    """Hold the lock of a study, in the directory of its trials; refuse a study that another process tunes."""
+    trials.mkdir(parents=True, exist_ok=True)
+    with _held(trials / STUDY_LOCK, f"'{study}' is being tuned by another process; wait for it, or stop it"):
+        yield
+
+
+@contextmanager
+def _held(path: Path, refusal: str) -> Iterator[None]:
+    """Hold the lock of a file, which a process releases when it ends, however it ends."""
+    with open(path, "w") as file:
         until = time.monotonic() + LOOK
         while True:
             try:
@@ -96,8 +111,7 @@ def locked(run: Run) -> Iterator[None]:
                 break
             except BlockingIOError:
                 if time.monotonic() > until:
-                    said = f"'{run.path}' is being trained by another process; wait for it, or stop it"
-                    raise CoterieError(said) from None
+                    raise CoterieError(refusal) from None
             time.sleep(0.01)
         yield
 

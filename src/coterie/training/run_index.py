@@ -215,6 +215,8 @@ def refuse_in_use(runs: Sequence[Run], folder: Path) -> None:
 def delete(run: Run) -> None:
     """Delete a run: first it leaves its place, so that a stop in between leaves no half of a run behind."""
     leaving = run.path.with_name(f".{run.path.name}.deleted")
+    if leaving.exists():  # a deletion was stopped there
+        shutil.rmtree(leaving)
     os.rename(run.path, leaving)
     shutil.rmtree(leaving)
 

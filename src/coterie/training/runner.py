@@ -89,13 +89,14 @@ class Tally:
     def __init__(self, num_envs: int, group_specs: Sequence[GroupSpec]) -> None:
         self.group_specs = group_specs
         self.length = np.zeros(num_envs, np.int64)
-        self.running = {p.group: np.zeros((num_envs, len(p.agents))) for p in group_specs}
+        self.has_success = False  # the world knows whether episodes succeed
+        self.running = {spec.group: np.zeros((num_envs, len(spec.agents))) for spec in group_specs}
         self._clear()
 
     def _clear(self) -> None:
         self.step_count = 0
         self.done: list[tuple[Array, ...]] = []
-        self.returns: dict[str, list[Array]] = {p.group: [] for p in self.group_specs}
+        self.returns: dict[str, list[Array]] = {spec.group: [] for spec in self.group_specs}
 
     def add(self, timestep: TimeStep, played: Array | None = None) -> None:
         """Add the rewards and ends of one step; `played` `[N]`: environments in which somebody acted, None: in all."""
@@ -122,7 +123,7 @@ class Tally:
             episodes = Episodes(at, copy, length, returns, success if self.has_success else None)
         else:
             none = np.zeros(0, np.int64)
-            returns = {p.group: np.zeros((0, len(p.agents))) for p in self.group_specs}
+            returns = {spec.group: np.zeros((0, len(spec.agents))) for spec in self.group_specs}
             episodes = Episodes(none, none, none, returns, None)
         self._clear()
         return episodes
@@ -153,10 +154,13 @@ class Runner:
         self.timestep = world.reset(seeding.integer(seed, "world", shard))
         self.tally = Tally(world.num_envs, [actor.group_spec for actor in actors])
         self.pending: dict[str, PendingTransitions] = {}
+        self.random: dict[str, np.random.Generator] = {}  # group -> stream of this iteration, by `begin`
         self.memories = {
-            s.group_spec.group: np.zeros((world.num_envs, len(s.group_spec.agents), s.policy.memory_size), np.float32)
-            for s in actors
-            if s.policy.memory_size
+            actor.group_spec.group: np.zeros(
+                (world.num_envs, len(actor.group_spec.agents), actor.policy.memory_size), np.float32
+            )
+            for actor in actors
+            if actor.policy.memory_size
         }
 
     def play(self, steps: int, iteration: int, progress: float | None = None) -> Rollout:
@@ -196,8 +200,8 @@ class Runner:
     def begin(self, iteration: int) -> None:
         """Derive the random streams of an iteration."""
         self.random = {
-            s.group_spec.group: seeding.generator(self.seed, "act", iteration, self.shard, s.group_spec.group)
-            for s in self.actors
+            actor.group_spec.group: seeding.generator(self.seed, "act", iteration, self.shard, actor.group_spec.group)
+            for actor in self.actors
         }
 
     def step(

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from coterie.config import schema
 from coterie.core.types import CoterieError
-from coterie.training.run import Run
+from coterie.training.run import Run, write_text
 
 HEAD = ("iteration", "env_steps")  # what says when a record was made
 BATCH = 100  # parameters that MLflow takes at a time
@@ -184,4 +184,4 @@ def remember(run: Run, service: str, identity: str) -> None:
     """Keep the name of this run at a service."""
     path = run.path / "tracking.json"
     known = json.loads(path.read_text()) if path.is_file() else {}
-    path.write_text(json.dumps(known | {service: identity}) + "\n")
+    write_text(path, json.dumps(known | {service: identity}) + "\n")

@@ -105,11 +105,7 @@ class Cloner:
         if not normalizer.enabled or (normalizer.count.any() and not (again and self.measured)):
             return
         self.measured = True
-        blank = {"count": 0 * normalizer.count, "mean": 0 * normalizer.mean, "square": np.ones_like(normalizer.square)}
-        normalizer.load(blank)
-        normalizer.update([mine.observation for mine in labels])
-        state = normalizer.state()
-        normalizer.load(state | {"square": np.where(state["square"] < LEAST_VARIANCE, 1.0, state["square"])})
+        normalizer.measure_anew([mine.observation for mine in labels], LEAST_VARIANCE)
 
     def step(self, batch: list[Labels], rate: float, random: np.random.Generator) -> Array:
         """One gradient step of every parameter set on its own rows `[M]`; returns (loss, accuracy or error)."""

@@ -442,12 +442,8 @@ class SetupDigest:
         return self.known[key]
 
 
-WITHOUT_EFFECT = (
-    "_name_or_path",
-    "transformers_version",
-    "dtype",
-    "torch_dtype",
-)  # of a config; the identity has dtype
+# entries of a config that change no answer; the identity has dtype
+WITHOUT_EFFECT = ("_name_or_path", "transformers_version", "dtype", "torch_dtype")
 
 
 def tokenizer_json(tokenizer: Any) -> str:

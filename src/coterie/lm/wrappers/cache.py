@@ -18,11 +18,11 @@ import json
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
-from coterie.core.validation import at_least
+from coterie.core.validation import at_least, one_of
 from coterie.lm.interface import (
     Completion,
     LanguageModel,
@@ -54,8 +54,7 @@ class CacheSettings:
 
     def __post_init__(self) -> None:
         at_least("memory_entries", self.memory_entries, 0)
-        if self.mode not in ("replay", "record", "replay-only"):
-            raise ValueError(f"mode must be replay, record or replay-only, got {self.mode!r}")
+        one_of("mode", self.mode, get_args(Mode))
 
 
 class Cache(Wrapper):
@@ -67,11 +66,14 @@ class Cache(Wrapper):
         settings: CacheSettings,
         store: SqliteStore | None = None,
         usage: UsageCounter | None = None,
+        keep_samples: bool = True,
     ) -> None:
+        """`keep_samples`: store the words of a few requests; of several caches for one request, one should."""
         super().__init__(inner)
         self.settings = settings
         self.store = store or SqliteStore(settings.path)
         self.usage = usage or UsageCounter()
+        self.keep_samples = keep_samples
         self.memory: dict[bytes, bytes] = {}
         self.asked = 0  # prompts that were not stored, by this process
 
@@ -216,6 +218,8 @@ class Cache(Wrapper):
 
     def _sample(self, prompts: Sequence[Prompt], answer: Callable[[int], dict[str, Any]]) -> None:
         """Store the words of those requests whose number is a power of two."""
+        if not self.keep_samples:
+            return
         kept = []
         for row, prompt in enumerate(prompts):
             self.asked += 1

@@ -57,14 +57,13 @@ class SqliteStore:
             connection = self._connect()
             try:
                 connection.execute("begin immediate")
+                yield connection
+                connection.execute("commit")
             except sqlite3.OperationalError as error:
                 raise LMError(f"cannot write to '{self.path}': {error}") from None
-            try:
-                yield connection
-            except BaseException:
-                connection.execute("rollback")
-                raise
-            connection.execute("commit")
+            finally:
+                if connection.in_transaction:  # the block failed, and SQLite has not rolled back by itself
+                    connection.execute("rollback")
 
     def close(self) -> None:
         with self.lock:

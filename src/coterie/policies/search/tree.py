@@ -647,9 +647,8 @@ def read_roots(trees: Trees, f: Formula, gumbel: Array, policy: Array, value: Ar
     """The improved policy `[N, K]`, the root's value `[N]` and the best action `[N]` of every tree.
 
     PUCT: the policy is the share of visits, the best action the most visited one (of equal ones that of the higher
-    prior). Gumbel: the policy is π', the best
-    action the one of highest g + logit + σ(q) among the most visited. In a solved root only the moves that keep its
-    result count; lost moves never do while there are others.
+    prior). Gumbel: the policy is π', the best action the one of highest g + logit + σ(q) among the most visited. In a
+    solved root only the moves that keep its result count; lost moves never do while there are others.
     """
     work, wanted = np.empty(policy.shape[1]), np.empty(policy.shape[1], np.bool_)
     for n in range(len(policy)):

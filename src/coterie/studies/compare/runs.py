@@ -17,6 +17,7 @@ import numpy as np
 
 from coterie.config import schema as configs
 from coterie.core.types import Array, CoterieError
+from coterie.training import run_index
 from coterie.training.run import Run, number
 
 ARGUMENT = "argument"  # in place of a setting: every argument of the command is a variant
@@ -69,14 +70,11 @@ def find_runs(words: Sequence[str]) -> list[tuple[str, Run]]:
             continue
         if not path.is_dir():
             raise CoterieError(f"'{word}' is not a directory; name runs, or directories with runs below them")
-        inside = [path] if (path / "config.yaml").is_file() else [p.parent for p in path.rglob("config.yaml")]
-        inside = [
-            one for one in inside if not any(other in one.parents for other in inside)
-        ]  # leave out runs inside runs
+        inside = run_index.find(path)
         if not inside:
             raise CoterieError(f"'{word}' holds no run: it has no config.yaml in it or below")
-        for directory in sorted(inside):
-            found.setdefault(directory.resolve(), (word, Run.open(directory)))
+        for run in inside:
+            found.setdefault(run.path.resolve(), (word, run))
     if not found:
         raise CoterieError(f"{' and '.join(map(repr, words))} hold no run")
     return list(found.values())

@@ -21,8 +21,8 @@ from coterie.config import registry, schema
 from coterie.core import demonstrations, seeding
 from coterie.core.demonstrations import UNLABELLED, Demonstrations, EpisodeInfo, PlayedTable
 from coterie.core.group import Actor, PlayStopped
-from coterie.core.text import HasTextCodec, TextCodec
-from coterie.core.types import Array, CoterieError, Decision, Text, View, as_metrics, map_tree
+from coterie.core.text import ActionWords, HasTextCodec
+from coterie.core.types import Array, CoterieError, Decision, Text, Tree, View, as_metrics, map_tree
 from coterie.core.world import CostlySteps, World
 from coterie.nn.threads import fixed_threads
 from coterie.training import build
@@ -272,31 +272,44 @@ def play_batch(world: World, seated: SeatedTable, played: PlayedTable, seed: int
     return [recorder.finish(played, seated.players[recorder.name], known) for recorder in recorders]
 
 
+@dataclass
+class RecordedDecision:
+    """A decision of one agent, and what has come of it so far."""
+
+    observation: Tree  # [1, …]
+    action: Array  # [1, …]
+    mask: Array | None  # [K]
+    labelled: bool
+    agent: int
+    step: int
+    reward: float = 0.0
+    terminated: bool = False
+    truncated: bool = False
+
+
 class GroupRecorder:
     """Collects the decisions of one group in the first episode of each copy."""
 
     def __init__(self, actor: Actor, num_envs: int) -> None:
         self.group_spec = actor.group_spec
         self.name = actor.group_spec.group
-        self.rows: list[list[list[dict[str, Any]]]] = [[[] for _ in self.group_spec.agents] for _ in range(num_envs)]
+        # [N, A] lists of decisions in the order of time
+        self.rows: list[list[list[RecordedDecision]]] = [[[] for _ in self.group_spec.agents] for _ in range(num_envs)]
         self.steps = np.zeros(num_envs, np.int64)
-        self.finals: list[Any] = [None] * num_envs
+        self.finals: list[Tree | None] = [None] * num_envs
 
     def decided(self, view: View, decision: Decision, live: Array) -> None:
         """Store what acting agents saw and did in the copies that are still recorded."""
         chance = None if decision.trace is None else decision.trace.get(UNLABELLED)
         for n, a in np.argwhere(view.acting & live[:, None]).tolist():
-            row = {
-                "observation": map_tree(lambda array, n=n, a=a: array[n : n + 1, a].copy(), view.observation),
-                "action": decision.action[n : n + 1, a].copy(),
-                "mask": None if view.mask is None else view.mask[n, a].copy(),
-                "labelled": chance is None or not chance[n, a],
-                "agent": a,
-                "step": int(self.steps[n]),
-                "reward": np.float32(0),
-                "terminated": False,
-                "truncated": False,
-            }
+            row = RecordedDecision(
+                map_tree(lambda array, n=n, a=a: array[n : n + 1, a].copy(), view.observation),
+                decision.action[n : n + 1, a].copy(),
+                None if view.mask is None else view.mask[n, a].copy(),
+                chance is None or not chance[n, a],
+                a,
+                int(self.steps[n]),
+            )
             self.rows[n][a].append(row)
 
     def arrived(self, runner: Runner, live: Array) -> None:
@@ -309,9 +322,9 @@ class GroupRecorder:
         for n in np.flatnonzero(live).tolist():
             for a, rows in enumerate(self.rows[n]):
                 if rows:
-                    rows[-1]["reward"] += reward[n, a]
-                    rows[-1]["terminated"] |= bool(terminated[n, a])
-                    rows[-1]["truncated"] |= bool(truncated[n, a])
+                    rows[-1].reward += reward[n, a]
+                    rows[-1].terminated |= bool(terminated[n, a])
+                    rows[-1].truncated |= bool(truncated[n, a])
             if runner.timestep.ended[n]:
                 self.finals[n] = map_tree(lambda array, n=n: pick(array)[n].copy(), agent_step.final_observation)
         self.steps += 1
@@ -322,7 +335,7 @@ class GroupRecorder:
         every = [row for rows in by_episode for row in rows]
 
         def column(name: str, dtype: Any = None) -> Array:
-            return np.array([row[name] for row in every], dtype)
+            return np.array([getattr(row, name) for row in every], dtype)
 
         spaces = self.group_spec.spaces
         return Demonstrations(
@@ -334,8 +347,8 @@ class GroupRecorder:
             spaces.action,
             episodes,
             np.cumsum([0, *map(len, by_episode)]),
-            map_tree(lambda *a: np.concatenate(a), *(row["observation"] for row in every)),
-            np.concatenate([row["action"] for row in every]),
+            map_tree(lambda *a: np.concatenate(a), *(row.observation for row in every)),
+            np.concatenate([row.action for row in every]),
             column("reward", np.float32),
             column("terminated", bool),
             column("truncated", bool),
@@ -343,7 +356,7 @@ class GroupRecorder:
             column("agent", np.int64),
             column("step", np.int64),
             map_tree(lambda *a: np.stack(a), *self.finals),
-            None if every[0]["mask"] is None else column("mask", bool),
+            None if every[0].mask is None else column("mask", bool),
         )
 
 
@@ -356,7 +369,7 @@ def describe(part: Demonstrations, wanted: Sequence[int]) -> list[dict[str, Any]
         codec = world.text_codec(agent_type) if isinstance(world, HasTextCodec) else None
     except ValueError:  # this world describes itself only where actions are choices
         codec = None
-    words = {} if codec is None else _words(codec)
+    words = None if codec is None else ActionWords(codec)
     found = []
     for e in wanted:
         episode, steps = part.episodes[e], []
@@ -370,8 +383,8 @@ def describe(part: Demonstrations, wanted: Sequence[int]) -> list[dict[str, Any]
                 step["sees"] = codec.describe(seen)[0]
             if isinstance(part.observation_space, Text):
                 step["sees"] = str(part.observation[row])  # type: ignore[index]  # an array
-            text = isinstance(action, str)
-            step["action"] = action if text else words.get(_key(action), action.tolist())
+            word = action if isinstance(action, str) else None if words is None else words.of(action)
+            step["action"] = action.tolist() if word is None else word
             if part.reward[row]:
                 step["reward"] = round(float(part.reward[row]), 4)
             if not part.labelled[row]:
@@ -380,13 +393,3 @@ def describe(part: Demonstrations, wanted: Sequence[int]) -> list[dict[str, Any]
         about = {"episode": e, "success": episode.success, "length": episode.length}
         found.append(about | {"returns": list(episode.returns[part.group]), "steps": steps})
     return found
-
-
-def _words(codec: TextCodec) -> dict[tuple[float, ...], str]:
-    words = {} if codec.idle is None else {_key(np.asarray(codec.idle)): "none"}
-    actions = codec.actions(np.arange(len(codec.choices)))
-    return words | dict(zip(map(_key, actions), codec.choices, strict=True))
-
-
-def _key(action: Array) -> tuple[float, ...]:
-    return tuple(np.ravel(action).tolist())

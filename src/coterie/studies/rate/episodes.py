@@ -13,7 +13,7 @@ import numpy as np
 
 from coterie.config import schema
 from coterie.core.group import Actor
-from coterie.core.text import TextCodec, find_text_codec
+from coterie.core.text import ActionWords, TextCodec, find_text_codec
 from coterie.core.types import Array, CoterieError, Text, Tree, map_tree
 from coterie.core.world import Renderable, Sign
 from coterie.nn.packing import encode, layout, pack
@@ -158,15 +158,13 @@ def describe(
     last: Tree,
 ) -> tuple[str, ...]:
     """Sentences about the chosen moments and the final observation, without rewards."""
-    words = {} if codec.idle is None else {_key(np.asarray(codec.idle)): "none"}
-    words |= dict(zip(map(_key, codec.actions(np.arange(len(codec.choices)))), codec.choices, strict=True))
-    lines = []
+    words, lines = ActionWords(codec), []
     for number in moments:
         observation, action, acting = rows[number]
         described = codec.describe(observation)
         for a in np.flatnonzero(acting).tolist():
             who = f"{agents[a]}: " if len(agents) > 1 else ""
-            move = words.get(_key(action[a]), "something else")
+            move = words.of(action[a]) or "something else"
             lines.append(f"Step {number + 1}. {who}{described[a]} Move: {move}.")
     for a, text in enumerate(codec.describe(last)):
         steps = f"{len(rows)} step{'s' if len(rows) != 1 else ''}"
@@ -179,10 +177,6 @@ def key_moments(rewarded: Sequence[bool], limit: int) -> list[int]:
     even = np.linspace(0, len(rewarded) - 1, min(limit, len(rewarded))).round().astype(int).tolist()
     wanted = [0, *(t for t, nonzero in enumerate(rewarded) if nonzero), *even]
     return sorted(list(dict.fromkeys(wanted))[:limit])
-
-
-def _key(action: Array) -> tuple[float, ...]:
-    return tuple(np.ravel(action).tolist())
 
 
 def gather(episodes: Sequence[Sequence[Episode]]) -> EpisodeLibrary:

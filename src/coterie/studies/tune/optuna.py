@@ -8,7 +8,6 @@ under its number, with its values.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import sqlite3
 import urllib.parse
@@ -25,6 +24,7 @@ from coterie.config.schema import ConfigError, leaves
 from coterie.core import seeding
 from coterie.core.search_space import Choice, Range, Real, Whole, written
 from coterie.studies.tune.trial import Outcome, Result, StudySpec, Trial
+from coterie.training.provenance import study_locked
 
 NAME = "coterie"  # of the one study in a file
 SPEC = "terms"  # of the attribute that holds the spec of a study
@@ -43,20 +43,14 @@ OUTCOMES: dict[TrialState, Outcome] = {
 
 
 @contextmanager
-def open_study(path: Path, spec: StudySpec, lock: Path, command: str) -> Iterator[Study]:
+def open_study(path: Path, spec: StudySpec, trials: Path, command: str) -> Iterator[Study]:
     """Create a study or continue it; a lock keeps other processes out while it is open."""
     path.parent.mkdir(parents=True, exist_ok=True)
     check_file(path)
-    lock.parent.mkdir(parents=True, exist_ok=True)
-    with open(lock, "w") as held:
-        try:
-            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)  # released when the process ends, however it ends
-        except BlockingIOError:
-            raise ConfigError(f"'{path}' is being tuned by another process; wait for it, or stop it") from None
+    with study_locked(trials, path):
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        address = sqlalchemy.URL.create(
-            "sqlite", database=str(path.absolute())
-        )  # escapes special characters of the path
+        # escapes special characters of the path
+        address = sqlalchemy.URL.create("sqlite", database=str(path.absolute()))
         try:
             storage = optuna.storages.RDBStorage(address.render_as_string())
         except RuntimeError as error:

@@ -11,13 +11,11 @@ goes on with the numbers that it would have had, with any number of jobs.
 from __future__ import annotations
 
 import dataclasses
-import fcntl
 import json
 import logging
 import math
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -39,7 +37,8 @@ from coterie.studies.tune.tune import (
 from coterie.training import loop, start
 from coterie.training.interrupt import Interrupted, Interruption, interruptible
 from coterie.training.jobs import demand_jobs, run_parallel
-from coterie.training.run import STUDY_LOCK, Run, write_text
+from coterie.training.provenance import study_locked
+from coterie.training.run import Run, write_text
 
 SHARE = 4  # one member in four is replaced, by one of the best in four
 FACTORS = (0.8, 1.25)  # by which a copied setting changes (Jaderberg et al. 2017, section 4.1.1: 0.8 and 1.2)
@@ -119,7 +118,7 @@ def tune_population(
     stem = Path(plan.study) if plan.study else Path("runs") / "tune" / f"{base.experiment}-pbt.json"
     files, space = Files(stem.with_suffix(".json")), changeable(base, plan)
     refuse_constant_sum(base)
-    with locked(files), interruptible() as interrupted:
+    with study_locked(files.trials, files.study), interruptible() as interrupted:
         population = open_population(plan, base, files, space)
         progress(population)
         while not interrupted.is_set():
@@ -288,18 +287,6 @@ def finish_copying(population: Population, files: Files, plan: Plan, base: Confi
 
 
 # Files --------------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def locked(files: Files) -> Iterator[None]:
-    """Keep other processes out of a population."""
-    files.trials.mkdir(parents=True, exist_ok=True)
-    with open(files.trials / STUDY_LOCK, "w") as held:
-        try:
-            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)  # released when the process ends, however it ends
-        except BlockingIOError:
-            raise ConfigError(f"'{files.study}' is being tuned by another process; wait for it, or stop it") from None
-        yield
 
 
 def spec(plan: Plan, base: Config, space: dict[str, Range]) -> dict[str, Any]:

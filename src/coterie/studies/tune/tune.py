@@ -34,7 +34,7 @@ from coterie.training.best import constants
 from coterie.training.evaluate import evaluate
 from coterie.training.interrupt import Interrupted, Interruption, interruptible
 from coterie.training.jobs import demand_jobs, run_parallel
-from coterie.training.run import STUDY_LOCK, Run, write_text
+from coterie.training.run import Run, write_text
 
 if TYPE_CHECKING:
     from coterie.studies.tune.optuna import Study
@@ -153,7 +153,7 @@ def tune(plan: Plan, progress: Progress = lambda tuned, trial: None) -> Tuned:
     horizon = base.train.iterations * base.train.iteration_steps
     spec = StudySpec(shared_settings(base), space, own, plan.seeds, plan.pruner, horizon, plan.together, plan.score)
     with (
-        open_study(files.study, spec, files.trials / STUDY_LOCK, plan.command()) as study,
+        open_study(files.study, spec, files.trials, plan.command()) as study,
         interruptible() as interrupted,
     ):
         tuned = Tuned(plan, base.experiment, files, space, ended(study))
