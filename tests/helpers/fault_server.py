@@ -1,7 +1,7 @@
 """An OpenAI-compatible server on loopback that fails on demand.
 
-`faults` has one entry per coming request: a status, "slow", "cut", "garbage", or None for a good answer. Good answers
-to /completions echo the prompt on request, with one token per word.
+`faults` has one entry per coming request: a status, "slow", "cut", "garbage", a dict to be sent as it is, or None for a
+good answer. Good answers to /completions echo the prompt on request, with one token per word.
 """
 
 import json
@@ -16,6 +16,7 @@ class FaultServer:
         self.faults, self.echo, self.retry_after = [], echo, retry_after
         self.requests = []  # (path, body, headers)
         self.active = self.max_active = 0  # requests in parallel
+        self.owner = "tests"  # whose server it says it is
         self.busy_lists = 0  # coming requests for the list of models that fail
         self.delay = 0.0  # seconds before every good answer
         self.lock = threading.Lock()
@@ -32,7 +33,7 @@ class FaultServer:
                     owner.busy_lists -= 1
                     self.send(503, {})
                     return
-                self.send(200, {"data": [{"id": "words", "owned_by": "tests"}]})
+                self.send(200, {"data": [{"id": "words", "owned_by": owner.owner}]})
 
             def do_POST(self):
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -60,6 +61,8 @@ class FaultServer:
                     self.close_connection = True
                 elif fault == "garbage":
                     self.send(200, b"<html>not JSON</html>")
+                elif isinstance(fault, dict):
+                    self.send(200, fault)
                 else:
                     time.sleep(owner.delay)
                     self.send(200, owner.answer(self.path, body))

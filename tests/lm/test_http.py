@@ -200,3 +200,50 @@ def test_the_list_of_models_is_retried(server, tmp_path):
     assert lm.complete(["Is it?"])[0][0].text == "yes"
     assert lm.identity.endswith(" words")
     lm.close()
+
+
+ODD = [  # JSON, but not what the interface promises
+    {"choices": ["yes"]},
+    {"choices": [{"text": "yes", "logprobs": {"content": [{"token": "yes"}]}}]},
+    {"choices": [{"text": "yes", "logprobs": {"token_logprobs": ["high"]}}]},
+    {"choices": [{"text": "yes"}], "usage": {"prompt_tokens": "three"}},
+    {"choices": [{"text": "yes", "logprobs": ["high"]}]},
+]
+
+
+@pytest.mark.parametrize("answer", ODD)
+def test_answers_of_another_form_are_taken_as_none(server, lm, answer):
+    server.faults = [answer]
+    assert lm.complete(["Is it?"])[0][0].text == "yes"  # tried again
+    server.faults = [answer] * 3
+    with pytest.raises(RetriesExhausted, match="not of the usual form"):
+        lm.complete(["Is it?"])
+
+
+def test_scores_and_embeddings_of_another_form_are_taken_as_none(server, lm):
+    echoed = {"text": "Is it? yes", "logprobs": {"text_offset": [0, 6], "token_logprobs": [None, "low"]}}
+    for answer in ({"choices": ["yes"]}, {"choices": [echoed]}):
+        server.faults = [answer] * 3
+        with pytest.raises(RetriesExhausted, match="not of the usual form"):
+            lm.score(["Is it?"], [[" yes", " no"]])
+    server.faults = [{"data": [{"vector": [1.0]}]}] * 3
+    with pytest.raises(RetriesExhausted, match="not of the usual form"):
+        lm.embed(["Is it?"])
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        [{"words": [1]}],
+        [{"tokens": ["one"]}],
+        [{"tokens": [1]}, {"tokens": [2]}, {"tokens": [3]}, {"choices": [{"logprobs": {"content": [{"id": 2}]}}]}],
+        [{"tokens": [1]}, {"tokens": [2]}, {"tokens": [3]}, {"choices": [{"logprobs": "none"}]}],
+    ],
+)
+def test_forced_tokens_of_another_form_are_taken_as_none(server, answers):
+    server.owner = "llamacpp"
+    lm = load(server.url, retry=RetrySettings(attempts=1), http=HttpSettings(timeout=0.3))
+    server.faults = list(answers)
+    with pytest.raises(RetriesExhausted, match="not of the usual form"):
+        lm.score(["Is it?"], [[" yes", " no"]])
+    lm.close()

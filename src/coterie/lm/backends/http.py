@@ -117,7 +117,8 @@ class Http(LanguageModel):
         if len(texts) < len(prompts):
             raise Unsupported("a server embeds text, not messages")
         answer = self.post("/embeddings", {"model": self.model, "input": texts, "encoding_format": "float"})
-        rows = np.array([one["embedding"] for one in _list_field(answer, "data")], np.float32)
+        with _reading():
+            rows = np.array([one["embedding"] for one in _list_field(answer, "data")], np.float32)
         return rows / np.linalg.norm(rows, axis=-1, keepdims=True)
 
     def close(self) -> None:
@@ -138,14 +139,15 @@ class Http(LanguageModel):
             path = "/completions" if isinstance(prompt, str) else "/chat/completions"
             with billed_if(bool(found)):
                 answer = self.post(path, body)
-            usage = answer.get("usage") or {}
-            samples = [_parse_sample(one, sampling) for one in _list_field(answer, "choices")[:rest]]
-            if not samples:
-                raise Unavailable("the server's answer contains no sample", billed=True)
-            read = int(usage.get("prompt_tokens", 0))
-            written = [len(one.logprobs) for one in samples]
-            if not all(written):  # no log-probabilities: the server's own count, on the first sample
-                written = [int(usage.get("completion_tokens", 0))] + [0] * (len(samples) - 1)
+            with _reading():
+                usage = answer.get("usage") or {}
+                samples = [_parse_sample(one, sampling) for one in _list_field(answer, "choices")[:rest]]
+                if not samples:
+                    raise Unavailable("the server's answer contains no sample", billed=True)
+                read = int(usage.get("prompt_tokens", 0))
+                written = [len(one.logprobs) for one in samples]
+                if not all(written):  # no log-probabilities: the server's own count, on the first sample
+                    written = [int(usage.get("completion_tokens", 0))] + [0] * (len(samples) - 1)
             for place, (one, size) in enumerate(zip(samples, written)):
                 counts = (read if place == 0 else 0, size)
                 found.append(Completion(one.text, one.tokens, one.logprobs, one.finish, *counts))
@@ -251,6 +253,16 @@ def _parse_sample(choice: Mapping[str, Any], sampling: Sampling) -> Completion:
 
 
 @contextmanager
+def _reading() -> Iterator[None]:
+    """Take a wrong shape of the answer that is read inside the block as no answer."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        said = f"{type(error).__name__}: {error}"
+        raise Unavailable(f"the server's answer is not of the usual form ({said:.100})", billed=True) from error
+
+
+@contextmanager
 def billed_if(earlier_requests: bool) -> Iterator[None]:
     """Mark a failure inside the block as billed if earlier requests of the same call were answered."""
     try:
@@ -280,20 +292,21 @@ def _echo(server: Http, prompt: str, choice: str) -> tuple[float, int, int]:
     whole = prompt + choice
     body = {"model": server.model, "prompt": whole, "max_tokens": 1, "temperature": 0, "echo": True, "logprobs": 1}
     answer = server.post("/completions", body)
-    echoed = (answer.get("choices") or [{}])[0]
-    reported = echoed.get("logprobs") or {}
-    offsets, logprobs = reported.get("text_offset"), reported.get("token_logprobs")
-    echoes = str(echoed.get("text", "")).startswith(whole)
-    if not echoes or not offsets or not logprobs or len(offsets) != len(logprobs):
-        raise Unsupported("this server returns no log-probabilities of a prompt (echo), so it cannot score choices")
-    inside = [place for place, at in enumerate(offsets) if len(prompt) <= at < len(whole)]
-    if not inside or offsets[inside[0]] != len(prompt) or logprobs[inside[0]] is None:
-        raise Unsupported(
-            f"a token of the server spans the end of the prompt and the choice {choice!r}: "
-            "begin choices with a space, and do not end prompts with one"
-        )
-    read = int((answer.get("usage") or {}).get("total_tokens", len(offsets)))
-    return sum(float(logprobs[place]) for place in inside), len(inside), read
+    with _reading():
+        echoed = (answer.get("choices") or [{}])[0]
+        reported = echoed.get("logprobs") or {}
+        offsets, logprobs = reported.get("text_offset"), reported.get("token_logprobs")
+        echoes = str(echoed.get("text", "")).startswith(whole)
+        if not echoes or not offsets or not logprobs or len(offsets) != len(logprobs):
+            raise Unsupported("this server returns no log-probabilities of a prompt (echo), so it cannot score choices")
+        inside = [place for place, at in enumerate(offsets) if len(prompt) <= at < len(whole)]
+        if not inside or offsets[inside[0]] != len(prompt) or logprobs[inside[0]] is None:
+            raise Unsupported(
+                f"a token of the server spans the end of the prompt and the choice {choice!r}: "
+                "begin choices with a space, and do not end prompts with one"
+            )
+        read = int((answer.get("usage") or {}).get("total_tokens", len(offsets)))
+        return sum(float(logprobs[place]) for place in inside), len(inside), read
 
 
 # Scores by forced tokens ------------------------------------------------------------------------------
@@ -305,7 +318,9 @@ def score_by_forcing(server: Http, prompt: Prompt, choices: Sequence[str]) -> Sc
         text = prompt
     else:
         body = {"messages": [dict(one) for one in prompt]}
-        text = str(server.post(server.root_url("/apply-template"), body)["prompt"])
+        applied = server.post(server.root_url("/apply-template"), body)
+        with _reading():
+            text = str(applied["prompt"])
     start = _tokenize(server, text, special=True)
     options = [_tokenize(server, choice, special=False) for choice in choices]
     known: dict[tuple[tuple[int, ...], int], float] = {}  # (tokens before, token) -> log-probability
@@ -325,8 +340,9 @@ def score_by_forcing(server: Http, prompt: Prompt, choices: Sequence[str]) -> Sc
 
 def _tokenize(server: Http, text: str, special: bool) -> list[int]:
     body = {"content": text, "add_special": special, "parse_special": True}
-    tokens: list[int] = server.post(server.root_url("/tokenize"), body)["tokens"]
-    return tokens
+    answer = server.post(server.root_url("/tokenize"), body)
+    with _reading():
+        return [int(token) for token in answer["tokens"]]
 
 
 def _force(server: Http, before: list[int], token: int) -> tuple[dict[int, float], int]:
@@ -340,8 +356,9 @@ def _force(server: Http, before: list[int], token: int) -> tuple[dict[int, float
         "logit_bias": {str(token): LOGIT_BIAS},
     }
     answer = server.post("/completions", body)
-    content = ((answer.get("choices") or [{}])[0].get("logprobs") or {}).get("content") or [{}]
-    if content[0].get("id") != token:
-        raise Unavailable(f"the server did not return the forced token {token}", billed=True)
-    found = {int(one["id"]): float(one["logprob"]) for one in (*content[0]["top_logprobs"], content[0])}
-    return found, int((answer.get("usage") or {}).get("total_tokens", len(before) + 1))
+    with _reading():
+        content = ((answer.get("choices") or [{}])[0].get("logprobs") or {}).get("content") or [{}]
+        if content[0].get("id") != token:
+            raise Unavailable(f"the server did not return the forced token {token}", billed=True)
+        found = {int(one["id"]): float(one["logprob"]) for one in (*content[0]["top_logprobs"], content[0])}
+        return found, int((answer.get("usage") or {}).get("total_tokens", len(before) + 1))
