@@ -1,6 +1,8 @@
 """Plan-Path: rewards by hand, how answers are read, programs in the sandbox, splits that cannot be filled."""
 
 import gc
+import os
+import signal
 from dataclasses import replace
 
 import numpy as np
@@ -8,6 +10,7 @@ import pytest
 
 import coterie
 from coterie.core import seeding
+from coterie.core.types import CoterieError
 from coterie.worlds.tasks.moves import parse_moves
 from coterie.worlds.tasks.plan_path import PathState, PlanPathSettings, PlanPathTask, distances, grid_text
 from coterie.worlds.tasks.world import AGENT_TYPE, draw_instance, split_of
@@ -196,6 +199,22 @@ def test_the_processes_that_apply_answers_end_with_their_world():
     del fork
     gc.collect()
     assert not any(child.is_alive() for child in children)
+
+
+@pytest.mark.slow
+def test_a_killed_process_is_named_and_the_world_goes_on_with_new_ones():
+    world, random = make("plan_path", env_workers=1), seeding.generator(0, "killed")
+    try:
+        world.step({AGENT_TYPE: world.guess(AGENT_TYPE, random)})
+        (child,) = world.workers._pool._processes.values()
+        os.kill(child.pid, signal.SIGKILL)
+        child.join(10)
+        with pytest.raises(CoterieError, match=r"world\.env_workers was killed.*coterie resume"):
+            world.step({AGENT_TYPE: world.guess(AGENT_TYPE, random)})
+        world.reset(0)
+        world.step({AGENT_TYPE: world.guess(AGENT_TYPE, random)})
+    finally:
+        world.close()
 
 
 @pytest.mark.slow

@@ -11,9 +11,11 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
 from coterie.core.signals import ctrl_c_blocked
+from coterie.core.types import CoterieError
 from coterie.worlds.tasks.task import Outcome, Task
 
 REMEMBERED = 20_000  # outcomes
@@ -51,9 +53,16 @@ class EnvWorkers:
             context = multiprocessing.get_context("spawn")
             self._pool = ProcessPoolExecutor(self.count, context, _start, (self.task,))
             self._finalizer = weakref.finalize(self, self._pool.shutdown)  # forks of a world share its workers
-        with ctrl_c_blocked():  # the first call starts the processes
-            outcomes = self._pool.map(_apply, answers, chunksize=max(1, len(answers) // (4 * self.count)))
-        return list(outcomes)
+        try:
+            with ctrl_c_blocked():  # the first call starts the processes
+                outcomes = self._pool.map(_apply, answers, chunksize=max(1, len(answers) // (4 * self.count)))
+            return list(outcomes)
+        except BrokenProcessPool:
+            self.close()
+            raise CoterieError(
+                "a process of world.env_workers was killed, perhaps for want of memory; a run continues from its last "
+                "checkpoint with 'coterie resume'; world.env_workers=0 needs no processes"
+            ) from None
 
     def close(self) -> None:
         """End the child processes; the end of the world does so too."""
