@@ -1,6 +1,8 @@
 """Whole episodes, as many as asked for, an equal share from every copy."""
 
 import dataclasses
+import itertools
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -154,6 +156,24 @@ def test_patience_is_short_where_no_time_limit_is_known(tmp_path, monkeypatch, c
     assert runner.patience(world) == 50 * agents
     world.limits_episodes = True
     assert runner.patience(world) == runner.EPISODE_LIMIT
+
+
+def test_the_first_step_which_compiles_tells_nothing_of_an_episodes_length_in_seconds(tmp_path, monkeypatch, caplog):
+    world, actors = seated(tmp_path, 2, lengths=(30,))
+    world.limits_episodes = False
+    played, step = itertools.count(), world.step
+    clock = [0.0]
+
+    def slow_at_first(actions):
+        clock[0] += 60.0 if next(played) == 0 else 0.5
+        return step(actions)
+
+    monkeypatch.setattr(world, "step", slow_at_first)
+    monkeypatch.setattr(runner, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
+    evaluate.evaluate(world, actors, 2, seed=0)
+    (record,) = caplog.records
+    assert "after 22 steps and 10 s" in record.getMessage()  # 21 steps of half a second after the first
+    assert "10,000 steps, about 5000 s" in record.getMessage()
 
 
 def test_an_evaluation_tells_how_far_it_is(tmp_path, capsys):

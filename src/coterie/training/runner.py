@@ -8,6 +8,7 @@ loop behind evaluation, matches, ratings, exploitability and videos.
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -323,7 +324,7 @@ def play_episodes(runner: Runner, limit: int | None = None) -> Iterator[dict[str
     limit = patience(runner.world) if limit is None else limit
     runner.begin(0)
     elapsed = np.zeros(runner.world.num_envs, np.int64)
-    start, ended, said = time.perf_counter(), False, not has_unknown_limit(runner.world)
+    start, ended, said = math.inf, False, not has_unknown_limit(runner.world)
     while True:
         leave_if_asked()
         acted = runner.step()
@@ -344,8 +345,10 @@ def play_episodes(runner: Runner, limit: int | None = None) -> Iterator[dict[str
                 f"{steps:,}",
                 took,
                 f"{limit:,}",
-                took / steps * limit,
+                took / (steps - 1) * limit,
             )
+        if start == math.inf:  # the first step, which may compile and load models, says nothing of the others' time
+            start = time.perf_counter()
         yield acted
 
 
