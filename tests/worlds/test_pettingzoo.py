@@ -206,6 +206,17 @@ def test_unknown_names_are_refused_with_a_hint():
         world("pettingzoo/classic/tictactoe", api="parallel")
 
 
+def test_a_module_of_ones_own_that_is_not_found_is_told_apart_from_a_package_that_it_lacks(tmp_path, monkeypatch):
+    """A run is often opened from another directory than the one that holds its environment."""
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "lacking_env.py").write_text("import no_such_package\n")
+    with pytest.raises(CoterieError, match=r"'no_such_package', which is not installed$"):
+        world("pettingzoo/lacking_env:env")
+    for name in ("no_such_env:env", "no_such_env.inner:env"):
+        with pytest.raises(CoterieError, match=r"'no_such_env', which is not found; .* directory that holds it"):
+            world(f"pettingzoo/{name}")
+
+
 def test_late_agents_need_the_setting_late():
     """All agents are present in the first episode but not in a later one."""
     changing = world("pettingzoo/helpers.external_envs:Changing", options={"late": False})

@@ -521,7 +521,13 @@ def import_user_module(module: str, world: str) -> Any:
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
-        raise UnknownName(f"{world}: needs the module '{error.name}', which is not installed") from None
+        own = error.name in module.split(".")  # the environment's module; otherwise it imports a missing package
+        cure = (
+            "found; install it, or start from the directory that holds it, or add that to PYTHONPATH"
+            if own
+            else "installed"
+        )
+        raise UnknownName(f"{world}: needs the module '{error.name}', which is not {cure}") from None
 
 
 def latest_version(name: str, known: list[str]) -> str | None:
