@@ -21,6 +21,7 @@ from coterie.studies.match import match
 from coterie.training import build, loop, start, table
 from coterie.training.evaluate import evaluate
 from coterie.training.run import Run
+from coterie.training.runner import Runner
 from coterie.worlds.boards.tictactoe import Tictactoe, TictactoeSettings
 from helpers.advisor import TABLE, advised, advisor, grid, noted, seen
 from helpers.resume import stopped
@@ -28,6 +29,7 @@ from helpers.run import numbers, train, written
 from helpers.small_worlds import network
 
 ADVISE = "groups.team.advisor"
+PLAYERS = "groups.players.advisor"
 
 
 @pytest.fixture
@@ -421,3 +423,60 @@ def test_a_run_resumed_with_other_workers_counts_as_if_never_stopped(tmp_path, f
     coterie.resume(run.path, [f"train.workers={after}"], quiet=True)
     for found, expected in zip(numbers(run), numbers(whole), strict=True):
         assert found == pytest.approx(expected, rel=1e-12)  # sums of divergences depend on their order
+
+
+SEARCHED = """
+world: {name: tictactoe}
+groups:
+  players:
+    agents: "*"
+    policy: {hidden: [8]}
+    learner: {name: dagger, updates: 2, batch_size: 16}
+    advisor: {name: policy, policy: "search:simulations=32", use: {mode: label}}
+train: {num_envs: 8, rollout_steps: 9, total_steps: 216, evaluate_episodes: 4, video: false, tensorboard: false}
+"""
+
+
+def labelled(path, *words):
+    config = schema.load(str(path), words)
+    world = build.build_world(config.world, 8)
+    played = Runner(world, [build.build_groups(config, world)[0].actor], 0).play(9, 1, 0.0)
+    return played.experiences["players"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("settings", ["simulations=64", "simulations=64,method=gumbel", "simulations=64,reuse=true"])
+def test_a_search_advises_by_its_visits(tmp_path, settings):
+    """Whoever can win at once is advised to."""
+    own = labelled(
+        written(tmp_path / "a.yaml", SEARCHED.replace("simulations=32", settings)),
+        *("groups.players.learner={name: ppo}", f"{PLAYERS}.use={{mode: kl}}"),
+    )
+    assert own.advice.given[own.active].all()
+    np.testing.assert_allclose(own.advice.probabilities[own.active].sum(-1), 1, rtol=1e-5)
+    winning = 0
+    for t, n, a in np.argwhere(own.active):
+        planes = own.observation[t, n, a].reshape(2, 9).astype(bool)  # own marks, the other's
+        wins = [cell for cell in range(9) if not planes[:, cell].any() and has_line(planes[0] | (np.arange(9) == cell))]
+        advised = own.advice.probabilities[t, n, a]
+        assert not advised[planes.any(0)].any()  # of what is taken
+        assert not wins or advised.argmax() in wins
+        winning += bool(wins)
+    assert winning > 10
+
+
+def has_line(marks):
+    board = marks.reshape(3, 3)
+    return bool((board.all(0) | board.all(1)).any() or board.diagonal().all() or board[:, ::-1].diagonal().all())
+
+
+@pytest.mark.slow
+def test_the_network_of_a_run_that_searches_advises_by_its_search_and_a_killed_student_goes_on_exactly(tmp_path):
+    small = ["groups.players.policy.network.hidden=[8]", "groups.players.policy.simulations=8", "train.total_steps=64"]
+    teacher = coterie.train("tictactoe-alphazero", [*small, "train.num_envs=8"], out=tmp_path / "az", quiet=True)
+    path = written(tmp_path / "a.yaml", SEARCHED.replace('"search:simulations=32"', str(teacher.path)))
+    whole = coterie.train(str(path), out=tmp_path / "whole", quiet=True)
+    assert whole.metrics()[-1]["players/labels"] > 0
+    half = stopped(tmp_path / "half", "train.checkpoint_every=1", experiment=path, at=2)
+    coterie.resume(half.path, quiet=True)
+    assert numbers(half) == numbers(whole)

@@ -239,6 +239,15 @@ class HasLogProbs(Protocol):
 
 
 @runtime_checkable
+class HasAdvice(Protocol):
+    """A policy that advises by the present position alone, such as a tree search by its visits."""
+
+    def advice(self, view: View) -> Array:
+        """Probabilities `[N, A, K]` of the actions that it advises, without its memory."""
+        ...
+
+
+@runtime_checkable
 class HasEpisodeState(Protocol):
     """A policy that keeps something from one decision to the next in each world, besides its memory."""
 

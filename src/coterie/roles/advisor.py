@@ -13,7 +13,7 @@ from typing import Literal, Protocol
 import numpy as np
 
 from coterie.core.advice import AdviceUse, AskSettings, UseSettings
-from coterie.core.group import Actor, GroupSpec, HasLogProbs, Policy, Stateful, Stateless
+from coterie.core.group import Actor, GroupSpec, HasAdvice, HasLogProbs, Policy, Stateful, Stateless
 from coterie.core.memoize import Memoized
 from coterie.core.text import Oracle, find_text_codec
 from coterie.core.types import Advice, Array, Counters, Discrete, Mean, State, View, map_tree
@@ -351,13 +351,13 @@ class PolicyAdvisor(SourcedAdvisor):
 
     def __init__(self, settings: PolicyAdvisorSettings, group_spec: GroupSpec, actor: Actor) -> None:
         s = settings
-        if actor.policy.memory_size:
+        if actor.policy.memory_size and not isinstance(actor.policy, HasAdvice):
             raise ValueError(f"policy: '{s.policy}' remembers earlier decisions; only policies without memory advise")
         super().__init__(s.ask, s.use, s.smoothing, group_spec, PolicySource(count_actions(group_spec), actor))
 
 
 class PolicySource(Stateless):
-    """A policy's probabilities of actions, or all probability on the action that it would take."""
+    """Probabilities that a policy advises or acts by, or all probability on the action that it would take."""
 
     def __init__(self, actions: int, actor: Actor) -> None:
         self.actions, self.actor = actions, actor
@@ -371,7 +371,9 @@ class PolicySource(Stateless):
             members = view.agents if self.actor.members is None else self.actor.members[view.agents]
             shown = replace(view, agents=members, greedy=True, memory=None, advice=None)
             policy = self.actor.policy
-            if isinstance(policy, HasLogProbs):
+            if isinstance(policy, HasAdvice):
+                found = policy.advice(self.actor.shown(shown))
+            elif isinstance(policy, HasLogProbs):
                 found = np.exp(policy.log_probs(self.actor.shown(shown)))
             else:
                 found = np.arange(self.actions) == self.actor.act(shown)[1].action[..., None]

@@ -174,6 +174,14 @@ class SearchPolicy:
         trace["solved"][rows, seats] = trees.solved[rows, 0]
         return Decision(action, memory=memory + 1, trace=trace)
 
+    def advice(self, view: View) -> Array:
+        """Probabilities `[N, A, K]` by a search of new trees, or with `play: network` those of the network."""
+        if self.settings.play == "network":
+            return np.exp(self.log_probs(view))
+        trace = self.act(view).trace
+        assert trace is not None  # every search leaves one
+        return trace["policy"]
+
     def log_probs(self, view: View) -> Array:
         """Log-probabilities `[N, A, K]` of the network's policy, without search."""
         if self.network is None:
