@@ -2,12 +2,15 @@
 
 import dataclasses
 import re
+import shlex
 import sys
 from pathlib import Path
 
 import pytest
+import typer
 
 import coterie
+from coterie.cli.app import app
 from coterie.config import renamed, schema
 from coterie.config.schema import StopSettings
 from coterie.core import lookup
@@ -83,6 +86,29 @@ def test_the_commands_of_the_gallery_name_experiments():
     text = (DOCS / "gallery.md").read_text()
     shown = set(re.findall(r"^coterie train ([\w-]+)$", text, re.M))
     assert shown == {name for name in schema.experiments() if "/" not in name}
+
+
+def test_commands_within_sentences_and_tables_have_arguments_that_are_accepted():
+    """They are not run; what a reader would have to replace is taken as it stands."""
+    whole = typer.main.get_command(app)
+    written = [
+        command
+        for page in sorted(DOCS.rglob("*.md"))
+        for command in re.findall(r"`coterie ([^`\n]+)`", page.read_text())
+    ]
+    assert len(written) > 30
+    refused = {}
+    for text in written:
+        first, *words = shlex.split(text.replace("\\|", "|"))
+        command = whole.commands.get(first)
+        if command is None or hasattr(command, "commands"):
+            continue  # `coterie COMMAND --help`; a group such as `coterie runs`
+        try:
+            command.make_context(first, words)
+        except Exception as error:  # of Typer's copy of click, which has no public name
+            if type(error).__name__ != "MissingParameter":  # the command's name alone is no mistake
+                refused[text] = str(error)
+    assert not refused
 
 
 def test_no_page_has_formulas_that_the_site_cannot_show():
