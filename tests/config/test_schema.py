@@ -419,6 +419,8 @@ def test_an_unknown_experiment_is_refused_with_the_nearest():
     ("text", "where"),
     [
         ("a: [", "a.yaml"),
+        ("groups:\n  off: {policy: random}\n", "a.yaml: groups.False: YAML reads the names on, off, yes"),
+        ("world: {name: gridworld, options: [{on: 1}]}", "a.yaml: world.options.0.True: YAML reads the names on, off"),
         ("- 1\n- 2\n", "a.yaml: holds no settings; expected one 'key: value' per line, got [1, 2]"),
         ("", "world.name: required"),
         (

@@ -244,10 +244,28 @@ def read(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
     if not isinstance(layer, dict):
         shown = repr(layer) if len(repr(layer)) <= 60 else f"{layer!r:.60}…"
         raise ConfigError(f"{path.name}: holds no settings; expected one 'key: value' per line, got {shown}")
+    if misread := _boolean_name(layer):
+        raise ConfigError(
+            f"{path.name}: {misread}: YAML reads the names on, off, yes, no, true and false as booleans; "
+            "write it in quotes"
+        )
     parent = layer.pop("extends", None)
     if parent is None:
         return layer
     return merge(read(find(str(parent), path.parent), (*seen, path)), layer)
+
+
+def _boolean_name(settings: Any, at: str = "") -> str | None:
+    """The path of the first name that YAML reads as true or false, such as that of a group called off."""
+    entries = (
+        settings if isinstance(settings, dict) else dict(enumerate(settings if isinstance(settings, list) else ()))
+    )
+    for key, entry in entries.items():
+        path = f"{at}.{key}" if at else str(key)
+        found = path if isinstance(key, bool) else _boolean_name(entry, path)
+        if found:
+            return found
+    return None
 
 
 @functools.lru_cache(2048)
