@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from coterie.lm import Sampling
-from coterie.lm.interface import BudgetDenied, Rejected, RetriesExhausted, Unavailable
+from coterie.lm.interface import BudgetDenied, BudgetExceeded, Rejected, RetriesExhausted, Unavailable
 from coterie.lm.wrappers.budget import Budget, BudgetSettings
 from coterie.lm.wrappers.concurrency import Concurrent
 from coterie.lm.wrappers.retry import Retry, RetrySettings, wait_before
@@ -148,9 +148,12 @@ def test_an_account_is_shared_through_the_store(tmp_path):
     first = Budget(Counting(), BudgetSettings(calls=3), SqliteStore(tmp_path / "j.db"))
     second = Budget(Counting(), BudgetSettings(calls=3), SqliteStore(tmp_path / "j.db"))
     third = Budget(Counting(), BudgetSettings(calls=3, account="mine"), SqliteStore(tmp_path / "j.db"))
+    small = Budget(Counting(), BudgetSettings(calls=1, at_limit="stop"), SqliteStore(tmp_path / "j.db"))
     first.embed(["a", "b"])
-    with pytest.raises(BudgetDenied):
+    with pytest.raises(BudgetDenied, match=r"budget.calls: 1 of 3 left, the call may need 2 \(account 'default'\)"):
         second.embed(["a", "b"])
+    with pytest.raises(BudgetExceeded, match=r"budget.calls: 2 of 1 spent, .* \(account 'default', which .* share\)"):
+        small.embed(["a"])
     third.embed(["a", "b", "c"])
 
 

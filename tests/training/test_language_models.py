@@ -1,5 +1,6 @@
 """The language models of a table: their answers are kept in the run, their budgets apart."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -73,6 +74,10 @@ def test_a_larger_budget_is_used_by_a_run_that_goes_on(tmp_path):
     few, more = (f"groups.learner.advisor.lm.budget.calls={calls}" for calls in (20, 500))
     train(tmp_path / "run", few, "train.total_steps=128", experiment=experiment)
     assert Run.open(tmp_path / "run").metrics()[-1]["learner/advice/lm/calls"] == 20
+    (line,) = language_models.describe_unanswered(Run.open(tmp_path / "run").summary()["unanswered"])
+    assert re.fullmatch(
+        r"learner/advice: .* left \d+ of \d+ questions unanswered \(.*%\), as its budget is spent", line
+    )
     coterie.resume(tmp_path / "run", [more, "train.total_steps=256"], quiet=True)
     assert Run.open(tmp_path / "run").metrics()[-1]["learner/advice/abstentions"] < 1
     assert Run.open(tmp_path / "run").metrics()[-1]["learner/advice/lm/calls"] > 20

@@ -18,6 +18,7 @@ from coterie.training.evaluate import actor_metrics
 
 ROLES = ("policy", "advisor", "constraints", "preference")
 QUESTIONS, UNANSWERED = "lm/questions", "lm/unanswered"  # metrics of every role that asks a language model
+OVER_BUDGET = "lm/refusals"  # calls that a budget denied
 ANSWERS = "answers.sqlite"  # in a run's folder
 
 
@@ -49,12 +50,17 @@ def _models(name: str, group: GroupConfig, roles: Sequence[str]) -> dict[str, LM
 
 
 def count_unanswered(metrics: Mapping[str, float]) -> dict[str, dict[str, int]]:
-    """The questions of each language model that left some unanswered, by group and role, such as `team/advice`."""
+    """The questions of each language model that left some unanswered, by group and role, such as `team/advice`.
+
+    `over_budget` counts the calls that a budget denied, each of one or more questions.
+    """
     found = {}
     for key, missing in metrics.items():
         if key.endswith(UNANSWERED) and missing:
             where = key.removesuffix(UNANSWERED).rstrip("/")
             found[where] = {"questions": int(metrics[f"{where}/{QUESTIONS}"]), "unanswered": int(missing)}
+            if denied := metrics.get(f"{where}/{OVER_BUDGET}"):
+                found[where]["over_budget"] = int(denied)
     return found
 
 
@@ -69,7 +75,8 @@ def describe_unanswered(found: Mapping[str, Mapping[str, int]]) -> list[str]:
             )
         else:
             share = missing / asked
-            said.append(f"{where}: the language model left {missing:,} of {asked:,} questions unanswered ({share:.1%})")
+            line = f"{where}: the language model left {missing:,} of {asked:,} questions unanswered ({share:.1%})"
+            said.append(line + (", as its budget is spent" if "over_budget" in count else ""))
     return said
 
 

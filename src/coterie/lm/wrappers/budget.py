@@ -86,9 +86,13 @@ class Journal:
             for name in ("calls", "tokens", "money"):
                 limit, total = getattr(settings, name), getattr(after, name)
                 if limit is not None and total > limit:
-                    left = limit - (total - getattr(worst, name))
                     need = getattr(worst, name)
-                    raise BudgetDenied(f"budget.{name}: {left:g} of {limit:g} left, the call may need {need:g}")
+                    spent = total - need
+                    left = f"{limit - spent:g} of {limit:g} left" if spent <= limit else f"{spent:g} of {limit:g} spent"
+                    shared = "" if spent <= limit else ", which budgets with the same cache file and account share"
+                    raise BudgetDenied(
+                        f"budget.{name}: {left}, the call may need {need:g} (account '{self.account}'{shared})"
+                    )
             self._add(connection, worst)
             row = (self.account, worst.calls, worst.tokens, worst.money)
             made = connection.execute(
