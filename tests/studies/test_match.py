@@ -198,6 +198,16 @@ def test_every_pair_meets_on_the_same_episodes(runs):
     assert not np.array_equal(matrix[0][1].first, cross_play(players[:2], given, 6, 4)[0][1].first)
 
 
+def test_a_run_meets_what_it_was_before(runs):
+    """Players of one run at several checkpoints, as a learning curve against past selves needs them."""
+    last, first = open_players([runs["shared"], f"{runs['shared']}:checkpoint=0"], "last")
+    assert (last.table.env_steps, first.table.env_steps) == (64, 0)
+    ((_, won), (lost, _)) = cross_play([last, first], last.table.config, 4, 5)
+    assert won.first.tolist() != lost.first.tolist()
+    with pytest.raises(CoterieError, match="has no checkpoint '7'; there are best, last and steps"):
+        open_players([f"{runs['shared']}:checkpoint=7"], "last")
+
+
 def test_a_player_beside_itself_plays_as_in_an_evaluation(runs):
     (player,) = open_players([runs["shared"]], "best")
     ((entry,),) = cross_play([player], player.table.config, 8, 5)

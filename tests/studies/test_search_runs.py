@@ -169,6 +169,8 @@ def test_the_original_and_the_player_sit_in_the_deviators_seat(run):
     assert own.policy.settings.overrides == ("groups.players.policy.simulations=9",)
     assert rest.policy.settings.overrides == ()
     assert own.policy.settings.checkpoint == str(at.step)
+    before = deviations.player_policy(at, "players", f"{run.path}:simulations=9,checkpoint=0", "best")
+    assert (before["checkpoint"], before["overrides"]) == ("0", ("groups.players.policy.simulations=9",))
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 @app.command()
 def match(
     players: Annotated[
-        list[str], typer.Argument(metavar="RUN|NAME…", help="runs, or policies: random, alphabeta:depth=6")
+        list[str],
+        typer.Argument(metavar="RUN|NAME…", help="runs, RUN:checkpoint=STEP, or policies: random, alphabeta:depth=6"),
     ],
     world: Annotated[
         str | None, typer.Option(help="experiment or run that sets the table (default: the first run)")

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import NamedTuple
 
 from coterie.config import registry, schema
 from coterie.core.lookup import suggest
 from coterie.core.types import CoterieError
 from coterie.training.run import Run
+
+CHECKPOINT = "checkpoint="  # after a run's name: its policies as they were then
 
 
 def named_policy(name: str) -> schema.Part:
@@ -17,19 +20,28 @@ def named_policy(name: str) -> schema.Part:
     return schema.part(registry.POLICIES, {"name": policy} | values, f"player '{policy}'")
 
 
-def named_run(name: str) -> tuple[str, list[str]] | None:
-    """Directory and changed settings of a player that is a run: `runs/four`, or `runs/four:simulations=400`.
+class NamedRun(NamedTuple):
+    """A player that is a run."""
 
-    The settings are those of the policies that learned, as overrides; None if no such run exists.
+    path: str
+    overrides: list[str]  # changed settings of the policies that learned
+    checkpoint: str | None  # None: the name does not say which
+
+
+def named_run(name: str) -> NamedRun | None:
+    """The run that a player's name says: `runs/four`, `runs/four:simulations=400`, or `runs/four:checkpoint=81920`.
+
+    None if no such run exists.
     """
     for path, _, settings in ((name, "", ""), name.rpartition(":")):
         if path and (Path(path) / "config.yaml").is_file():
-            if not settings:
-                return path, []
-            groups = Run.open(path).config().groups
-            learned = [group for group in groups if groups[group].learner is not None] or list(groups)
             words = schema.split_settings(settings)
-            return path, [f"groups.{group}.policy.{word}" for group in learned for word in words]
+            checkpoints = [word.removeprefix(CHECKPOINT) for word in words if word.startswith(CHECKPOINT)]
+            words = [word for word in words if not word.startswith(CHECKPOINT)]
+            groups = Run.open(path).config().groups if words else {}
+            learned = [group for group in groups if groups[group].learner is not None] or list(groups)
+            overrides = [f"groups.{group}.policy.{word}" for group in learned for word in words]
+            return NamedRun(path, overrides, checkpoints[-1] if checkpoints else None)
     return None
 
 

@@ -209,7 +209,7 @@ def open_players(names: Sequence[str], checkpoint: str) -> list[Player]:
     players = []
     for name in names:
         if (found := named_run(name)) is not None:
-            players.append(Player(name, load(found[0], checkpoint, found[1])))
+            players.append(Player(name, load(found.path, found.checkpoint or checkpoint, found.overrides)))
         elif name.partition(":")[0] in registry.UNTRAINED:
             named_policy(name)  # a wrong setting is refused before the first game
             players.append(Player(name, None))
