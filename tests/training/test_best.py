@@ -55,6 +55,19 @@ def test_in_games_of_constant_sum_the_last_is_the_best(episodes):
     assert chosen(evaluations) == (3, "last")
 
 
+@pytest.mark.parametrize(
+    ("returns", "said"),
+    [
+        ({"a": [0, 0, 0]}, "the last policies: every episode had the same return"),  # a goal that nobody has found yet
+        ({"a": [[1, 0], [0, 1]]}, "the last policies: returns always have the same sum"),
+    ],
+)
+def test_one_agents_returns_have_no_sum(returns, said):
+    best = Best("return", ["a"])
+    best.consider(result(**returns), 1)
+    assert best.reason == said
+
+
 def test_rounding_is_not_a_sum_that_varies():
     random = np.random.default_rng(0)
     wins = random.normal(size=(4, 100)).astype(np.float32)

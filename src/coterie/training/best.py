@@ -28,6 +28,7 @@ class Best:
         self.step, self.score = -1, -np.inf
         self.constants: list[float | None] | None = None  # of `sums` in every episode so far; None: it has varied
         self.opposed = False  # whether an evaluation has shown opponents
+        self.alone = False  # whether a single agent's returns count
 
     def consider(self, result: Result, step: int) -> bool:
         """Whether the policies of an evaluation are the best so far."""
@@ -38,6 +39,7 @@ class Best:
         before = found if self.constants is None else self.constants
         self.constants = [a if _equal(a, b, result) else None for a, b in zip(before, found, strict=True)]
         self.opposed = self.opposed or opposed(result, self.groups)
+        self.alone = sum(result.returns[group].shape[1] for group in self.groups) == 1
         if self.step <= 0 or score > self.score or self.rule == "last":
             self.step, self.score = step, score
             return True
@@ -59,7 +61,8 @@ class Best:
         if self.setting == "last":
             return "the last policies (train.best=last)"
         if self.constant_sum:
-            return "the last policies: returns always have the same sum"
+            what = "every episode had the same return" if self.alone else "returns always have the same sum"
+            return f"the last policies: {what}"
         if self.opposed:
             return "the last policies: one's return falls as the others' rises"
         return "the highest mean return on validation episodes"
