@@ -15,6 +15,7 @@ from coterie.core.types import CoterieError
 from coterie.studies import sweep
 from coterie.training.interrupt import Interrupted, Interruption
 from coterie.training.jobs import run_parallel
+from coterie.training.provenance import in_training
 from coterie.training.run import Run
 from helpers.processes import Command
 from helpers.run import GRID, assert_same_end, files, numbers, results, train, written
@@ -73,6 +74,27 @@ def test_a_killed_sweep_goes_on(coterie_, tmp_path):
         assert numbers(run) == numbers(other)
         assert results(run) == results(other)
         assert files(run.checkpoint_path(9600)) == files(other.checkpoint_path(9600))
+
+
+def test_the_processes_of_a_sweep_that_was_killed_at_once_save_and_end(tmp_path):
+    words = [*BASE, "train.total_steps=1000000", "train.evaluate_every=100000", "train.checkpoint_every=100000"]
+    process = Command("train", "gridworld-cooperative", "-m", *words, "seed=0,1", "--out", tmp_path, "--jobs", 2)
+    runs = [tmp_path / f"seed={seed}" for seed in (0, 1)]
+    for _ in range(12_000):
+        records = [run / "metrics.jsonl" for run in runs]
+        if all(file.exists() and file.read_text().count("\n") > 4 for file in records):
+            break
+        assert process.poll() is None, process.err
+        time.sleep(0.005)
+    os.kill(process.pid, signal.SIGKILL)
+    for _ in range(2_000):
+        if not any(map(in_training, map(Run.open, runs))):
+            break
+        time.sleep(0.005)
+    process.communicate()
+    assert "Traceback" not in process.err
+    for run in map(Run.open, runs):
+        assert run.load_checkpoint("last")["env_steps"] == run.steps()[-1] > 0
 
 
 def end_as_if_it_had_not_begun():

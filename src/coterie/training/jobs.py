@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
@@ -108,6 +109,7 @@ def _work(sender: Connection, path: list[str], function: Callable[..., Any], tas
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     sys.path[:] = path
     logging.basicConfig(level=logging.WARNING, format="coterie: %(message)s", stream=sys.stderr)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         with interruptible(deliver=False, announce=False):  # a signal stops the training, not this process
             found: Any = function(*task)
@@ -115,5 +117,14 @@ def _work(sender: Connection, path: list[str], function: Callable[..., Any], tas
         found = NothingKept()
     except CoterieError as error:
         found = CoterieError(str(error))  # other classes of errors may need arguments to be unpickled
-    sender.send(found)
+    with contextlib.suppress(BrokenPipeError):  # the command was killed; what the training has saved stays
+        sender.send(found)
     sender.close()
+
+
+def _end_with_parent() -> None:
+    """Signal this process as soon as the command that started it is gone: its training saves and ends."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None  # this is a child process
+    wait([parent.sentinel])
+    os.kill(os.getpid(), signal.SIGTERM)
