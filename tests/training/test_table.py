@@ -264,6 +264,15 @@ def test_bounds_of_third_parties_do_not_count_but_numbers_must_be_finite(tmp_pat
         table.act("agent_0", beyond * np.nan)
 
 
+def test_minigrids_own_symbols_are_refused_where_the_world_shows_scaled_ones(tmp_path):
+    text = AUCTION.replace("name: auction", "name: minigrid/Empty-5x5")
+    table = coterie.load(train(tmp_path / "run", experiment=written(tmp_path / "empty.yaml", text)).path)
+    seen = {"image": np.full((1, 3, 7, 7), 8), "direction": np.array([0])}
+    with pytest.raises(CoterieError, match=r"'agent_0', 'image': observations must lie in \[0, 1\], got 8"):
+        table.act("agent_0", seen)
+    assert table.act("agent_0", seen | {"image": seen["image"] / 10}).shape == (1,)
+
+
 def test_choices_that_are_observed_have_bounds_everywhere(tmp_path):
     text = AUCTION.replace("name: auction", "name: gymnasium/FrozenLake-v1")
     table = coterie.load(train(tmp_path / "run", experiment=written(tmp_path / "lake.yaml", text)).path)

@@ -68,7 +68,9 @@ class Table:
         `mask` `[B, actions]` says which actions are legal; without one, all are.
 
         NaN, infinity and numbers outside the observation space are refused. The bounds of third-party worlds
-        (`gymnasium/…` and the like) are not checked, since not every environment keeps its own.
+        (`gymnasium/…` and the like, except `minigrid/…`) are not checked, since not every environment keeps its own.
+        What their environments say differs from what their worlds show: parts of dicts have flat names, pictures have
+        their channels first, MiniGrid's symbols are scaled, and choices count from 0.
         """
         group = next((g for g in self.groups if agent in g.actor.group_spec.agents), None)
         if group is None:
@@ -76,7 +78,9 @@ class Table:
             raise CoterieError(f"no agent '{agent}' at this table; there are {names}")
         group_spec = group.actor.group_spec
         _demand_shape(agent, group_spec.spaces.observation, observations)
-        _demand_values(agent, group_spec.spaces.observation, observations, bounded="/" not in self.config.world.name)
+        world = self.config.world.name
+        bounded = "/" not in world or world.startswith("minigrid/")  # whose symbols the world itself scales
+        _demand_values(agent, group_spec.spaces.observation, observations, bounded)
         members = np.arange(len(group_spec.agents)) if group.actor.members is None else group.actor.members
         kind = object if isinstance(group_spec.spaces.observation, Text) else None
         one = map_tree(lambda part: np.asarray(part, kind)[:, None], observations)
