@@ -1,5 +1,7 @@
 """The same from Python: train, load, ask an agent."""
 
+import shutil
+
 import numpy as np
 import pytest
 
@@ -287,6 +289,30 @@ def test_checkpoints_can_be_chosen(runs):
     assert coterie.load(run.path, "64").env_steps == 64
     with pytest.raises(CoterieError, match=r"has no checkpoint '65'; there are best, last and steps 0, 64"):
         coterie.load(run.path, "65")
+
+
+@pytest.mark.slow
+def test_a_run_that_went_on_from_another_is_loaded_after_that_one_has_moved(tmp_path):
+    first = train(tmp_path / "first", "train.total_steps=32")
+    words = [word for word in GRID if "policy" not in word and "total_steps" not in word]
+    words += [f"groups.team.policy.run={first.path}", "train.total_steps=256"]
+    second = coterie.train("gridworld-cooperative", words, out=tmp_path / "second", quiet=True)
+    moved = f"groups.team.policy.run={tmp_path / 'moved'}"
+
+    def outputs(*overrides):
+        table = coterie.load(second.path, "last", list(overrides))
+        return table.players["team"], table.groups[0].policy.state()["net"]
+
+    before = outputs()
+    first.path.rename(tmp_path / "moved")
+    with pytest.raises(CoterieError, match=r"is not a run: .*; if the run has moved, set groups\.team\.policy\.run$"):
+        outputs()
+    after = outputs(moved)
+    assert after[0] == before[0] == "checkpoint last (256 steps)"
+    assert all(np.array_equal(after[1][name], before[1][name]) for name in before[1])
+    (tmp_path / "moved").rename(first.path)
+    shutil.copytree(first.path, tmp_path / "moved")
+    assert outputs(moved)[0] == f"{tmp_path / 'moved'}, checkpoint best"  # both are there: that run plays instead
 
 
 def test_loading_needs_an_intact_checkpoint(tmp_path):

@@ -247,7 +247,9 @@ def build_run_actor(chosen: SeatedRun, group_spec: GroupSpec, world: World, lear
     except ConfigError:
         raise
     except CoterieError as error:
-        raise ConfigError(f"groups.{group_spec.group}.policy: {error}") from None
+        path = f"groups.{group_spec.group}.policy"
+        moved = "" if Path(chosen.run).exists() else f"; if the run has moved, set {path}.run"
+        raise ConfigError(f"{path}: {error}{moved}") from None
     group_spec, parts = inherited_advisor_and_shield(earlier.groups[name], group_spec)
     origin = policy_of(earlier, name)
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -238,7 +238,7 @@ def load(
     players = {}
     for group in groups:
         before, now = trained.groups.get(group.name), settings.groups[group.name].policy
-        if before is None or not _same_policy(before.policy, now):
+        if before is None or not (_same_policy(before.policy, now) or _has_moved(before, now)):
             players[group.name] = _name(now, "untrained")
             continue
         weights = f"checkpoint {checkpoint} ({saved['env_steps']:,} steps)"
@@ -283,3 +283,11 @@ def _same_policy(left: schema.Part | schema.SeatedRun, right: schema.Part | sche
     if isinstance(left, schema.Part) and isinstance(right, schema.Part):
         return left.name == right.name
     return left == right
+
+
+def _has_moved(before: schema.GroupConfig, now: schema.Part | schema.SeatedRun) -> bool:
+    """Whether `now` says where the run lies from which this group, which has learned since, took its policy."""
+    old = before.policy
+    if before.learner is None or not (isinstance(old, schema.SeatedRun) and isinstance(now, schema.SeatedRun)):
+        return False
+    return not Path(old.run).exists() and replace(old, run=now.run) == now
