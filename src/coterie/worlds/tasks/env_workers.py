@@ -34,16 +34,16 @@ class EnvWorkers:
 
     def apply(self, answers: Sequence[Answer]) -> list[Outcome]:
         """The outcome of every answer; equal answers are applied once."""
-        new = [answer for answer in dict.fromkeys(answers) if answer not in self.known]
-        for answer, outcome in zip(new, self._apply(new) if new else (), strict=True):
-            self.known[answer] = outcome
-        found = []
-        for answer in answers:
-            self.known.move_to_end(answer)
-            found.append(self.known[answer])
+        places: dict[Answer, int] = {}  # to hash an answer takes longer than all else here
+        which = [places.setdefault(answer, len(places)) for answer in answers]
+        found = [self.known.pop(answer, None) for answer in places]
+        new = [answer for answer, outcome in zip(places, found, strict=True) if outcome is None]
+        applied = iter(self._apply(new) if new else ())
+        outcomes = [next(applied) if outcome is None else outcome for outcome in found]
+        self.known.update(zip(places, outcomes, strict=True))  # at the end: the first ones are forgotten first
         while len(self.known) > REMEMBERED:
             self.known.popitem(last=False)
-        return found
+        return [outcomes[place] for place in which]
 
     def _apply(self, answers: Sequence[Answer]) -> list[Outcome]:
         alone = multiprocessing.current_process().daemon  # a process that plays shards may have no children

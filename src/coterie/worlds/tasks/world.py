@@ -114,57 +114,66 @@ class TaskWorld:
             raise ValueError(
                 f"actions of '{AGENT_TYPE}' must have shape {(self.num_envs, len(self.roles))}, got {given.shape}"
             )
-        active = np.flatnonzero(self._acting).tolist()
-        columns = (self._position % len(self.roles)).tolist()
-        answers = [str(given[n, columns[n]])[: self.settings.max_answer] for n in active]
+        active = np.flatnonzero(self._acting)
+        columns = self._position[active] % len(self.roles)
+        answers = [str(answer)[: self.settings.max_answer] for answer in given[active, columns]]
         outcomes = self.workers.apply(
-            [(self._states[n], self.roles[columns[n]], answer) for n, answer in zip(active, answers, strict=True)]
+            [
+                (self._states[n], self.roles[column], answer)
+                for n, column, answer in zip(active.tolist(), columns.tolist(), answers, strict=True)
+            ]
         )
-        timestep = self._empty()
-        for n, answer, outcome in zip(active, answers, outcomes, strict=True):
+        for outcome in outcomes:
             if not isinstance(outcome, Outcome):
                 task = type(self.task).__name__
                 raise CoterieError(
                     f"{task}.apply must return an Outcome, got {type(outcome).__name__} ({outcome!r:.60})"
                 )
-            self._answered(timestep, n, answer, outcome)
+        timestep = self._answered(active, columns, answers, outcomes)
         self._end(timestep)
         return timestep if self._is_fork else self._observed(timestep)  # nobody plays on from a fork
 
-    def _answered(self, timestep: TimeStep, copy: int, answer: str, outcome: Outcome) -> None:
-        """Write what one answer did into the time step, the counts and the transcript."""
-        step, last = timestep.agent_types[AGENT_TYPE], self._position[copy] == self._longest - 1
-        turn, column = divmod(int(self._position[copy]), len(self.roles))
-        role, reward = self.roles[column], self._paid(copy, column, outcome)
+    def _answered(self, active: Array, columns: Array, answers: list[str], outcomes: list[Outcome]) -> TimeStep:
+        """The time step that the answers of these copies make, without observations; counts and transcripts too."""
+        timestep = self._empty()
+        step, last = timestep.agent_types[AGENT_TYPE], self._position[active] == self._longest - 1
+        reward = self._paid(active, columns, outcomes)
         if not self._is_fork:  # nobody reads what was said in a fork
-            said = Utterance(turn, role, self._prompt(copy, role), answer, reward, outcome.readable, outcome.note)
-            self._said[copy] = (*self._said[copy], said)
-        self._states[copy] = outcome.state
-        self._answers[column] += 1, not outcome.readable
-        over = outcome.solved or outcome.failed
-        step.reward[copy, column] = reward
-        step.terminated[copy], step.truncated[copy] = over, last and not over
-        timestep.ended[copy] = over or last
+            rows = zip(active.tolist(), columns.tolist(), answers, reward.tolist(), outcomes, strict=True)
+            for n, column, answer, paid, outcome in rows:
+                turn, role = int(self._position[n]) // len(self.roles), self.roles[column]
+                said = Utterance(turn, role, self._prompt(n, role), answer, paid, outcome.readable, outcome.note)
+                self._said[n] = (*self._said[n], said)
+        for n, outcome in zip(active.tolist(), outcomes, strict=True):
+            self._states[n] = outcome.state
+        found = [(one.solved, one.solved or one.failed, not one.readable) for one in outcomes]
+        solved, over, unreadable = np.array(found, bool).reshape(-1, 3).T
+        np.add.at(self._answers, columns, np.stack([np.ones(len(active)), unreadable], axis=1))
+        step.reward[active, columns] = reward
+        step.terminated[active], step.truncated[active] = over[:, None], (last & ~over)[:, None]
+        timestep.ended[active] = over | last
         assert timestep.success is not None
-        timestep.success[copy] = outcome.solved
+        timestep.success[active] = solved
+        return timestep
 
     @property
     def _longest(self) -> int:
         """Answers of the longest possible episode."""
         return len(self.roles) * self.settings.turns
 
-    def _paid(self, copy: int, column: int, outcome: Outcome) -> float:
-        """The acting role's reward. A proposal earns what it improves on the role's last one in this episode.
+    def _paid(self, active: Array, columns: Array, outcomes: list[Outcome]) -> Array:
+        """The acting roles' rewards. A proposal earns what it improves on the role's last one in this episode.
 
         So the rewards of an episode's proposals add up to the reward of the last one: a team cannot earn by delaying
         the solution. Candidates for one answer differ as if each got its full reward.
         """
-        reward = self.reward(outcome)
-        if not self._proposing[column]:
-            return reward
-        earlier = float(self._paid_so_far[copy, column])
-        self._paid_so_far[copy, column] = reward
-        return reward - earlier
+        reward = np.array([self.reward(outcome) for outcome in outcomes], float)
+        proposes = self._proposing[columns]
+        place = active[proposes], columns[proposes]
+        earlier = self._paid_so_far[place]
+        self._paid_so_far[place] = reward[proposes]
+        reward[proposes] -= earlier
+        return reward
 
     def reward(self, outcome: Outcome) -> float:
         """The reward of an answer: alpha · team + local, or alpha · team where rewards are sparse."""
@@ -203,10 +212,17 @@ class TaskWorld:
     def _observed(self, timestep: TimeStep) -> TimeStep:
         """Fill in who acts and what they read."""
         step, columns = timestep.agent_types[AGENT_TYPE], self._position % len(self.roles)
+        active = np.flatnonzero(self._acting)
+        step.acting[active, columns[active]] = True
         observation: Any = step.observation
-        for n in np.flatnonzero(self._acting).tolist():
-            step.acting[n, columns[n]] = True
-            observation[n, columns[n]] = self._prompt(n, self.roles[columns[n]])
+        known: dict[tuple[int, int, int], str] = {}  # forks of a copy share its state, and to hash one takes a while
+        for n, column, position in zip(
+            active.tolist(), columns[active].tolist(), self._position[active].tolist(), strict=True
+        ):
+            key = id(self._states[n]), column, position
+            if key not in known:
+                known[key] = self._prompt(n, self.roles[column])
+            observation[n, column] = known[key]
         return timestep
 
     def observe(self) -> TimeStep:
