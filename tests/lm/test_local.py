@@ -216,8 +216,9 @@ def test_messages_go_through_the_template(lm):
 def test_long_prompts_and_missing_files_are_refused(lm):
     with pytest.raises(Rejected, match=r"500 tokens and 20 more.*512"):
         lm.complete(["x" * 500], sampling=Sampling(max_tokens=20))
-    with pytest.raises(Missing, match="no model 'no/such/model'"):
-        Local.open("no/such/model")  # not a valid hub name, so no request is sent
+    for name in ("no/such/model", "./model", "/models/none", "a model"):  # no names of the hub: no request is sent
+        with pytest.raises(Missing, match=f"no model '{name}': there is no such directory"):
+            Local.open(name)
     with pytest.raises(Missing, match="no file"):
         Local.open("no/such/model.gguf")
 

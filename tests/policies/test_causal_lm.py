@@ -270,3 +270,11 @@ def test_sampling_that_runs_out_of_memory_goes_on_with_fewer_rows(monkeypatch, c
     monkeypatch.setattr(rollout_worker, "sample", Mock(side_effect=torch.OutOfMemoryError("CUDA out of memory")))
     with pytest.raises(torch.OutOfMemoryError):
         worker.sample(prompts, spec, noise, None)
+
+
+@needs("transformers", "lm")
+def test_a_model_that_is_not_there_is_refused_where_it_is_named(coterie_, tmp_path):
+    words = ("train", "plan-path-shared", f"groups.team.policy.model={tmp_path}/none", "--out", tmp_path / "run")
+    assert coterie_(*words)[2] == (
+        f"coterie: groups.team.policy: model: no model '{tmp_path}/none': there is no such directory\n"
+    )

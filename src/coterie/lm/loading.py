@@ -143,7 +143,10 @@ def load_pretrained(name: str, copies: int) -> tuple[Sequence[CausalNetwork], To
     from coterie.lm.backends.local import Local
 
     whole = LocalSettings(device="cpu", dtype="float32")  # weights to be trained are not rounded
-    backend = shared_backend(LMSettings(name=name, local=whole))
+    try:
+        backend = shared_backend(LMSettings(name=name, local=whole))
+    except Missing as error:
+        raise ValueError(f"model: {error}") from None
     if not isinstance(backend, Local):
         raise ValueError(f"model: '{name}' is not a local model with weights, and cannot be trained")
     try:

@@ -13,6 +13,7 @@ import hashlib
 import importlib
 import json
 import logging
+import re
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -45,6 +46,7 @@ from coterie.lm.lora import adapted_layers
 
 log = logging.getLogger("coterie")
 ROUNDS = 8  # times the engine's rows are filled in one call
+HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")  # name, or owner/name
 
 
 class Local(LanguageModel):
@@ -314,6 +316,8 @@ def check_source(name: str, what: str = "model") -> None:
         if not Path(name, "config.json").is_file():
             raise Missing(f"no {what} '{name}': the directory has no config.json")
         return
+    if not HUB_NAME.fullmatch(name):
+        raise Missing(f"no {what} '{name}': there is no such directory")
     transformers, hub = import_extra("transformers", "lm"), import_extra("huggingface_hub", "lm")
     try:
         with no_progress_bars(transformers):
@@ -321,7 +325,7 @@ def check_source(name: str, what: str = "model") -> None:
         return
     except hub.errors.RepositoryNotFoundError:
         why = "the hub has no model of that name"
-    except (OSError, ValueError) as error:  # no connection, or not a valid name
+    except (OSError, ValueError) as error:  # no connection, or a name that the hub does not allow
         why = str(error).strip().splitlines()[0].removeprefix("Got: ")
     raise Missing(f"no {what} '{name}': it is not a directory and cannot be downloaded: {why}")
 
