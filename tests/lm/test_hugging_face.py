@@ -30,20 +30,21 @@ PROMPTS = [[5, 6, 7, 8], [9], [10, 11]]
 ANSWERS = np.array([[[3, 4, 256], [5, PAD, PAD]], [[6, 7, 8], [9, 256, PAD]], [[1, 2, PAD], [PAD, PAD, PAD]]], np.int32)
 
 
-def model_of(family, seed=0):
-    """A random model of a family."""
+def model_of(family, seed=0, **settings):
+    """A random model of a family; `settings` change its configuration."""
     import transformers
 
     changes = FAMILIES.get(family, {}) if family == "gpt2" else SIZES | HEADS | FAMILIES.get(family, {})
-    config = transformers.AutoConfig.for_model(family, **{"vocab_size": 257, "initializer_range": 0.4} | changes)
+    changes = {"vocab_size": 257, "initializer_range": 0.4} | changes | settings
+    config = transformers.AutoConfig.for_model(family, **changes)
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         return transformers.AutoModelForCausalLM.from_config(config).eval()
 
 
-def saved(folder, family):
+def saved(folder, family, **settings):
     """A random model of a family with a byte tokenizer, as a directory; and the model."""
-    model = model_of(family)
+    model = model_of(family, **settings)
     model.save_pretrained(folder)
     tiny_model()[1].save_pretrained(folder)
     return str(folder), model
@@ -136,6 +137,19 @@ def test_a_window_of_attention_limits_the_context(directories):
     for family, context in (("mistral", 100), ("gemma3_text", 100), ("qwen2", 512), ("gpt2", 512)):
         (network,), _ = load_pretrained(directories[family][0], 1)
         assert network.context == context
+
+
+def test_a_switch_to_other_rotary_frequencies_limits_the_context(tmp_path):
+    """The longest row decides about the frequencies of all rows, so none may pass the switch."""
+    factors = {"short_factor": [1.0] * 4, "long_factor": [4.0] * 4, "factor": 2.0, "rope_theta": 10_000.0}
+    switch = {"original_max_position_embeddings": 24, "rope_parameters": {"rope_type": "longrope"} | factors}
+    folder, model = saved(tmp_path / "model", "phi3", pad_token_id=256, eos_token_id=256, **switch)
+    (network,), _ = load_pretrained(folder, 1)
+    assert network.context == 24
+    long = list(range(20))
+    graded = grade(network, [[5, 6], long], ANSWERS[:2, :1]).log_probs.detach().numpy()
+    for prompt, answer, found in zip([[5, 6], long], ANSWERS[:2, 0], graded[:, 0], strict=True):
+        assert np.allclose(found, alone(model, prompt, answer.tolist()), atol=1e-4)
 
 
 def test_that_another_code_reads_the_model_is_said_once(directories, caplog):

@@ -33,10 +33,13 @@ class HuggingFaceNetwork(CausalNetwork):
 
     @property
     def context(self) -> int:
-        """Most positions: windows of attention that slide are not passed."""
+        """Most positions: neither windows that slide are passed, nor a switch to other frequencies (longrope)."""
         config = self.model.config.get_text_config()
         most = int(config.max_position_embeddings)
-        return min(most, getattr(config, "sliding_window", None) or most)
+        rope = getattr(config, "rope_parameters", None) or {}
+        kinds = [rope, *(kind for kind in rope.values() if isinstance(kind, dict))]  # some have one per kind of layer
+        switches = [kind["original_max_position_embeddings"] for kind in kinds if kind.get("rope_type") == "longrope"]
+        return min(most, getattr(config, "sliding_window", None) or most, *switches)
 
     @property
     def device(self) -> torch.device:
