@@ -172,6 +172,35 @@ def test_models_without_positions_or_masks_are_refused(tmp_path, family, named):
         load_pretrained(folder, 1)
 
 
+COUNTING = {
+    "gpt_neo": {"num_layers": 2, "num_heads": 4, "attention_types": [[["global", "local"], 1]], "window_size": 16},
+    "doge": SIZES | HEADS | {"keep_window_size": 16},
+}
+
+
+@pytest.mark.parametrize("family", COUNTING)
+def test_models_that_count_the_keys_of_a_row_are_refused(tmp_path, family):
+    """Answers that share a row would push their prompt out of the window."""
+    folder, _ = saved(tmp_path / "model", family, **COUNTING[family] | {"hidden_size": 32})
+    with pytest.raises(
+        ValueError, match=r"cannot be trained: its code counts the keys of a row \((keep_)?window_size\)"
+    ):
+        load_pretrained(folder, 1)
+
+
+@pytest.mark.parametrize("family", ["gemma2", "cohere"])
+def test_models_that_change_logits_after_the_head_are_refused_however_small_the_logits(tmp_path, family):
+    folder, _ = saved(tmp_path / "model", family, initializer_range=0.02, head_dim=8, **SIZES, **HEADS)
+    with pytest.raises(ValueError, match=r"cannot be trained: its code changes .* its head, or logits after it"):
+        load_pretrained(folder, 1)
+
+
+def test_a_model_whose_code_fails_an_assertion_is_refused(tmp_path):
+    folder, _ = saved(tmp_path / "model", "xlm", emb_dim=32, n_layers=1, n_heads=4)
+    with pytest.raises(ValueError, match="cannot be trained: its code does not take positions"):
+        load_pretrained(folder, 1)
+
+
 TEAM = """\
 world: {{name: "helpers.teams:EchoWorld", turns: 2}}
 groups:

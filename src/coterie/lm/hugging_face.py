@@ -21,6 +21,8 @@ from coterie.lm.lora import LoraAdapterSettings, target_names
 from coterie.lm.network import CausalNetwork
 
 TOLERANCE = 1e-3  # of logits, as a share of the largest
+LARGE = 1000.0  # hidden states are enlarged so much to see what bounds logits
+COUNTS_KEYS = ("window_size", "keep_window_size", "index_topk", "index_topk_blocks")  # settings of attention
 
 
 class HuggingFaceNetwork(CausalNetwork):
@@ -142,13 +144,17 @@ def demand_obedience(network: HuggingFaceNetwork) -> None:
     """Raise unless the model obeys positions and masks, and its head alone makes logits of hidden states.
 
     Two answers to one prompt, read in one row and token by token, must have the logits that the model itself gives
-    them when it reads each alone.
+    them when it reads each alone. What counts the keys of a row, whoever sees them, shows in long rows only.
     """
     from coterie.lm.sampling import SampleSpec, grade, sample
 
+    config = network.model.config.get_text_config()
+    if counting := [name for name in COUNTS_KEYS if getattr(config, name, None)]:
+        raise ValueError(f"its code counts the keys of a row ({', '.join(counting)})")
     random = np.random.default_rng(0)
     try:
         vocabulary = len(network.output_embedding)
+        head_alone = _makes_logits_alone(network)
         if network.context < 8:
             raise ValueError(f"it reads {network.context} tokens at most")
         prompts = [random.integers(0, vocabulary, length).tolist() for length in (3, 5)]
@@ -156,9 +162,11 @@ def demand_obedience(network: HuggingFaceNetwork) -> None:
         graded = grade(network, prompts, answers).log_probs.cpu().numpy()
         spec = SampleSpec(2, 3, 1.0, -1)
         written = sample(network, prompts, spec, random.random((4, 3), np.float32))
-    except (TypeError, ValueError, AttributeError, RuntimeError, IndexError) as error:
+    except (TypeError, ValueError, AttributeError, RuntimeError, LookupError, AssertionError) as error:
         reason = str(error).partition("\n")[0]
         raise ValueError(f"its code does not take positions, masks and caches: {reason}") from error
+    if not head_alone:
+        raise ValueError("its code changes hidden states before its head, or logits after it")
     for tokens, found in ((answers, graded), (written.tokens, written.log_probs)):
         for group, prompt in enumerate(prompts):
             for answer, log_probs in zip(tokens[group], found[group], strict=True):
@@ -166,4 +174,16 @@ def demand_obedience(network: HuggingFaceNetwork) -> None:
                 logits = network.model(input_ids=whole).logits[0, len(prompt) - 1 : -1].float().log_softmax(-1)
                 wanted = logits.gather(1, whole[0, len(prompt) :, None])[:, 0].cpu().numpy()
                 if np.abs(wanted - log_probs).max() > TOLERANCE * max(1.0, np.abs(wanted).max()):
-                    raise ValueError("its code does not obey positions and masks, or changes logits after its head")
+                    raise ValueError("its code does not obey positions and masks")
+
+
+def _makes_logits_alone(network: HuggingFaceNetwork) -> bool:
+    """Whether the head alone makes logits, of large hidden states too: a bound hardly changes small logits."""
+    tokens = torch.arange(4, device=network.device)[None]  # several: that of padding is often nothing
+    head = network.model.get_output_embeddings()
+    hook = head.register_forward_pre_hook(lambda _, inputs: (LARGE * inputs[0], *inputs[1:]))
+    try:
+        wanted, found = network.model(input_ids=tokens).logits.float(), network.logits(network(tokens))
+    finally:
+        hook.remove()
+    return bool((wanted - found).abs().max() <= TOLERANCE * wanted.abs().max())
