@@ -133,6 +133,14 @@ def test_copies_share_nothing_and_leave_the_loaded_model_alone(directories):
         assert all(torch.equal(a, b) for a, b in zip(network.parameters(), model.parameters(), strict=True))
 
 
+def test_weights_that_are_tied_are_saved_once(directories):
+    (network,), _ = load_pretrained(directories["gpt2"][0], 1)
+    saved_numbers = sum(weights.numel() for weights in network.state_dict().values())
+    assert saved_numbers == sum(parameter.numel() for parameter in network.parameters())
+    (untied,), _ = load_pretrained(directories["qwen2"][0], 1)
+    assert untied.state_dict().keys() == dict(untied.named_parameters()).keys()
+
+
 def test_a_window_of_attention_limits_the_context(directories):
     for family, context in (("mistral", 100), ("gemma3_text", 100), ("qwen2", 512), ("gpt2", 512)):
         (network,), _ = load_pretrained(directories[family][0], 1)

@@ -9,6 +9,7 @@ loaded.
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Sequence
 from typing import Any, Self
 
@@ -115,6 +116,11 @@ class HuggingFaceNetwork(CausalNetwork):
     def adapter_parameters(self, adapter: int) -> list[nn.Parameter]:
         adapted: list[Any] = [module for module in self.modules() if hasattr(module, "lora_a")]
         return [pair[adapter] for module in adapted for pair in (module.lora_a, module.lora_b)]
+
+    def state_dict(self, *args: Any, **settings: Any) -> Any:
+        """Weights by name; a head that is tied to the embedding is the same weights, under that name alone."""
+        known = {name for name, _ in itertools.chain(self.named_parameters(), self.named_buffers())}
+        return {name: weights for name, weights in super().state_dict(*args, **settings).items() if name in known}
 
 
 class ModelKeys:
