@@ -141,6 +141,12 @@ def test_weights_that_are_tied_are_saved_once(directories):
     assert untied.state_dict().keys() == dict(untied.named_parameters()).keys()
 
 
+def test_adapters_are_made_where_the_weights_are(directories):
+    (network,), _ = load_pretrained(directories["qwen2"][0], 1)
+    network.to("meta").add_adapters(1, 2, 4.0, [0])
+    assert {parameter.device.type for parameter in network.adapter_parameters(0)} == {"meta"}
+
+
 def test_a_window_of_attention_limits_the_context(directories):
     for family, context in (("mistral", 100), ("gemma3_text", 100), ("qwen2", 512), ("gpt2", 512)):
         (network,), _ = load_pretrained(directories[family][0], 1)

@@ -97,8 +97,8 @@ class HuggingFaceNetwork(CausalNetwork):
             linear.lora_a, linear.lora_b = nn.ParameterList(), nn.ParameterList()
             for random in generators:
                 down = torch.empty(rank, inputs).uniform_(-(inputs**-0.5), inputs**-0.5, generator=random)
-                linear.lora_a.append(nn.Parameter(down))
-                linear.lora_b.append(nn.Parameter(torch.zeros(outputs, rank)))
+                linear.lora_a.append(nn.Parameter(down.to(linear.weight.device)))
+                linear.lora_b.append(nn.Parameter(torch.zeros((outputs, rank), device=linear.weight.device)))
             linear.register_forward_hook(self._adapted(alpha / rank))
 
     def _adapted(self, scale: float) -> Any:
