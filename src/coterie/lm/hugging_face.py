@@ -1,8 +1,8 @@
 """Any causal language model of Hugging Face as a network that writes answers and is trained.
 
 `lm/transformer.py` is our own network for models of the Llama family, which the engine of a GPU reads. Other families
-are read by the code of transformers itself: slower, with the same sampling, losses and adapters. What they have in
-common is `position_ids` and a mask that says which token sees which; whether a model obeys both is tried when it is
+are read by the code of transformers itself, with the same sampling, losses and adapters. What they have in common is
+`position_ids` and an attention mask that says which token sees which; whether a model uses both is tried when it is
 loaded.
 """
 
@@ -23,7 +23,7 @@ from coterie.lm.network import CausalNetwork
 
 TOLERANCE = 1e-3  # of logits, as a share of the largest
 LARGE = 1000.0  # hidden states are enlarged so much to see what bounds logits
-COUNTS_KEYS = ("window_size", "keep_window_size", "index_topk", "index_topk_blocks")  # settings of attention
+BY_PLACE = ("window_size", "keep_window_size", "index_topk", "index_topk_blocks")  # keys are chosen by their place
 
 
 class HuggingFaceNetwork(CausalNetwork):
@@ -146,17 +146,17 @@ class ModelKeys:
 
 
 @torch.no_grad()
-def demand_obedience(network: HuggingFaceNetwork) -> None:
-    """Raise unless the model obeys positions and masks, and its head alone makes logits of hidden states.
+def demand_positions_and_masks(network: HuggingFaceNetwork) -> None:
+    """Raise unless the model uses `position_ids` and masks, and its head alone makes logits of hidden states.
 
     Two answers to one prompt, read in one row and token by token, must have the logits that the model itself gives
-    them when it reads each alone. What counts the keys of a row, whoever sees them, shows in long rows only.
+    them when it reads each alone. Attention that chooses keys by their place in the row shows in long rows only.
     """
     from coterie.lm.sampling import SampleSpec, grade, sample
 
     config = network.model.config.get_text_config()
-    if counting := [name for name in COUNTS_KEYS if getattr(config, name, None)]:
-        raise ValueError(f"its code counts the keys of a row ({', '.join(counting)})")
+    if by_place := [name for name in BY_PLACE if getattr(config, name, None)]:
+        raise ValueError(f"its attention chooses keys by their place in the row ({', '.join(by_place)})")
     random = np.random.default_rng(0)
     try:
         vocabulary = len(network.output_embedding)
@@ -170,7 +170,7 @@ def demand_obedience(network: HuggingFaceNetwork) -> None:
         written = sample(network, prompts, spec, random.random((4, 3), np.float32))
     except (TypeError, ValueError, AttributeError, RuntimeError, LookupError, AssertionError) as error:
         reason = str(error).partition("\n")[0]
-        raise ValueError(f"its code does not take positions, masks and caches: {reason}") from error
+        raise ValueError(f"its code does not take position_ids, a 4D attention mask and a cache: {reason}") from error
     if not head_alone:
         raise ValueError("its code changes hidden states before its head, or logits after it")
     for tokens, found in ((answers, graded), (written.tokens, written.log_probs)):
@@ -180,7 +180,7 @@ def demand_obedience(network: HuggingFaceNetwork) -> None:
                 logits = network.model(input_ids=whole).logits[0, len(prompt) - 1 : -1].float().log_softmax(-1)
                 wanted = logits.gather(1, whole[0, len(prompt) :, None])[:, 0].cpu().numpy()
                 if np.abs(wanted - log_probs).max() > TOLERANCE * max(1.0, np.abs(wanted).max()):
-                    raise ValueError("its code does not obey positions and masks")
+                    raise ValueError("its code does not follow position_ids and the attention mask")
 
 
 def _makes_logits_alone(network: HuggingFaceNetwork) -> bool:

@@ -157,22 +157,22 @@ def load_pretrained(name: str, copies: int) -> tuple[Sequence[CausalNetwork], To
 
 
 def _trainable(model: Any, name: str) -> CausalNetwork:
-    """A copy of a Hugging Face model: our own network if it is of the Llama family, or else a cover of its own code."""
-    from coterie.lm.hugging_face import HuggingFaceNetwork, demand_obedience
+    """A copy of a Hugging Face model: our own network if it is of the Llama family, or else transformers' own code."""
+    from coterie.lm.hugging_face import HuggingFaceNetwork, demand_positions_and_masks
     from coterie.lm.transformer import from_hugging_face
 
     try:
         return from_hugging_face(model)
     except ValueError as error:
         network = HuggingFaceNetwork(copy.deepcopy(model))
-        demand_obedience(network)
+        demand_positions_and_masks(network)
         _say_what_reads(name, str(error))
         return network
 
 
 @functools.cache  # once per process: a run opens its model more than once
 def _say_what_reads(name: str, reason: str) -> None:
-    log.warning("model '%s': %s; it is read by the code of transformers, which takes longer", name, reason)
+    log.warning("model '%s': %s; it is read by the code of transformers, without the engine of a GPU", name, reason)
 
 
 def wrap(backend: LanguageModel, settings: LMSettings) -> LoadedModel:

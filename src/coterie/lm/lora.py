@@ -5,7 +5,8 @@ adapted model starts with the outputs of the base model. Several models may shar
 adapters (`frozen_copy`). `nn.networks.FlatParams`, `export` and `restore` handle exactly the weights that are trained.
 
 This is for one policy on any transformers model: `policies/lora.py`, `policies/text_encoder.py`. The adapters of
-teams are in `lm/transformer.py`, a network of our own, whose rows in one batch may have different adapters.
+teams are in `lm/transformer.py`, a network of our own, whose rows in one batch may have different adapters, and in
+`lm/hugging_face.py`, where several roles have theirs on one model.
 """
 
 from __future__ import annotations
