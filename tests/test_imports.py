@@ -8,9 +8,9 @@ import pytest
 
 from helpers.run import environment
 
-PACKAGES = ("core", "nn", "preferences", "worlds", "lm", "policies", "roles", "algorithms", "testing")
+PACKAGES = ("core", "nn", "preferences", "worlds", "lm", "policies", "advice", "algorithms", "testing")
 ALSO = (  # of packages that read settings files, what a machine without pydantic needs
-    *("training.runner", "training.rollout", "training.evaluate", "training.checkpoint"),
+    *("training.runner", "training.rollout", "training.evaluate", "runs.checkpoint"),
     *("config.registry", "studies.statistics"),
 )
 NEED_MORE = {  # module: the blocked package that it needs
@@ -19,10 +19,9 @@ NEED_MORE = {  # module: the blocked package that it needs
     "worlds.adapters.frames": "gymnasium",
     "worlds.adapters.export_aec": "gymnasium",
     "worlds.adapters.spaces": "gymnasium",
-    "worlds.auction.metrics": "omegaconf",  # needs a trained table
-    "worlds.auction.report": "omegaconf",
-    **{f"lm.kernels.{name}": "triton" for name in ("attention", "layers", "log_probs")},  # comes with PyTorch for GPUs
-    "lm.backends.engine_kernels": "triton",
+    **{
+        f"lm.learn.{name}_kernels": "triton" for name in ("attention", "layer", "log_prob", "engine")
+    },  # comes with PyTorch for GPUs
 }
 BLOCKED = [
     *("pydantic", "pydantic_core", "omegaconf", "yaml", "typer", "click", "rich", "matplotlib", "PIL", "gymnasium"),

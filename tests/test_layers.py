@@ -16,30 +16,22 @@ BELOW = {  # package -> packages it may import
     "worlds": {"core", "preferences", "sandbox"},
     "lm": {"core"},
     "policies": {"core", "nn", "lm"},
-    "roles": {"core", "nn", "lm", "preferences"},
+    "advice": {"core", "nn", "lm", "preferences"},
     "algorithms": {"core", "nn", "preferences", "policies"},
     "config": {"core"},
-    "training": {"core", "nn", "lm", "policies", "config"},
-    "studies": {"core", "nn", "lm", "preferences", "policies", "config", "training"},
-    "web": {"core", "config", "training", "studies"},
+    "runs": {"core", "config"},
+    "training": {"core", "nn", "lm", "policies", "advice", "algorithms", "config", "runs"},
+    "video": {"core", "policies", "config", "runs", "training"},
+    "studies": {
+        *("core", "nn", "preferences", "worlds", "lm", "policies", "algorithms"),
+        *("config", "runs", "training", "video"),
+    },
+    "app": {"core", "config", "runs", "training", "studies"},
     "sandbox": {"core"},
-    "testing": {"core", "training"},
+    "testing": {"core", "runs", "training"},
 }
 TOP = {"cli", "api", "__init__", "__main__"}  # may import everything
-EXCEPTIONS: dict[str, set[str]] = {  # importing module -> imported modules, and why
-    # The auction's metrics need trained bidders: they load runs, ask the policies for bids and average over seeds.
-    "worlds.auction.metrics": {
-        "config.schema",
-        "studies.statistics",
-        "training.build",
-        "training.run",
-        "training.runner",
-        "training.table",
-    },
-    # The auction's section of a report draws these metrics in the style of the other sections.
-    "worlds.auction.report": {"studies.figures", "studies.html", "studies.statistics", "training.run"},
-}
-REGISTRY = {"worlds", "preferences", "policies", "roles", "algorithms"}  # packages whose classes the name tables list
+REGISTRY = {"worlds", "preferences", "policies", "advice", "algorithms"}  # packages whose classes the name tables list
 
 
 def module_name(path: Path) -> str:
@@ -82,17 +74,8 @@ def crossings() -> set[tuple[str, str]]:
     return found
 
 
-def declared() -> set[tuple[str, str]]:
-    return {(module, other) for module, others in EXCEPTIONS.items() for other in others}
-
-
 def test_packages_import_only_what_lies_below():
-    assert crossings() - declared() == set()
-
-
-@pytest.mark.slow
-def test_exceptions_are_still_needed():
-    assert declared() - crossings() == set()
+    assert crossings() == set()
 
 
 def test_every_package_has_a_rule():

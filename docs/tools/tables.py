@@ -989,8 +989,8 @@ def _anchor(title: str) -> str:
 # The source -----------------------------------------------------------------------------------------------
 
 ORDER = (
-    *("core", "nn", "preferences", "worlds", "lm", "policies", "roles", "algorithms", "config", "training", "studies"),
-    *("sandbox", "testing", "cli", "experiments"),
+    *("core", "nn", "preferences", "worlds", "lm", "policies", "advice", "algorithms", "config", "runs", "training"),
+    *("video", "studies", "app", "sandbox", "testing", "cli", "experiments"),
 )
 
 

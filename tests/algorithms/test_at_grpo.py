@@ -19,8 +19,8 @@ from coterie.config import schema
 from coterie.config.schema import ConfigError
 from coterie.core.group import Actor
 from coterie.core.types import CoterieError, Joint
-from coterie.policies.teams.policy import CausalLMPolicy
-from coterie.policies.teams.weights import PAD, Weights
+from coterie.policies.causal_lm.policy import CausalLMPolicy
+from coterie.policies.causal_lm.weights import PAD, Weights
 from coterie.training import build
 from coterie.training.runner import Runner
 from helpers.teams import iterate, team

@@ -10,11 +10,10 @@ import torch
 import coterie
 from coterie.algorithms.at_grpo.optimizer import Optimizer
 from coterie.algorithms.divergence import Diverged
-from coterie.algorithms.imitation import sft
+from coterie.algorithms.imitation import demonstrations, sft
 from coterie.config.schema import ConfigError
-from coterie.core import demonstrations
-from coterie.policies.teams.weights import Weights
-from coterie.training.run import Run
+from coterie.policies.causal_lm.weights import Weights
+from coterie.runs.run import Run
 from helpers.run import numbers, written
 
 TEAM = """\

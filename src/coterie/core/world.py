@@ -7,7 +7,6 @@ it builds the objects of a run.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -27,10 +26,7 @@ class World(Protocol):
     - `info(agent, copy)`: additional information about one agent's latest step as a new dict of plain values, empty
       after a reset, for the `info` dicts of exported environments;
     - `last_instance(copy)`: the beginning of the latest episode that ended in a copy, a text that is equal for equal
-      instances, where instances may come again and so are fewer than the episodes;
-    - `report_section(runs)`: the `ReportSection` that it adds to reports of `training.run.Run`s of one experiment; a
-      static method.
-
+      instances, where instances may come again and so are fewer than the episodes.
     Its settings may have
 
     - `evaluation_copies`: the most copies that play an evaluation;
@@ -189,12 +185,3 @@ class Sign(NamedTuple):
     text: str  # in `Renderable.ansi`; empty: a remark on pictures
     meaning: str  # an agent's name, or words
     colour: tuple[int, int, int] = (110, 110, 110)  # red, green, blue
-
-
-@dataclass(frozen=True)
-class ReportSection:
-    """A section that a world adds to a report (`World`)."""
-
-    parts: list[str]  # HTML; the heading first, pictures embedded
-    pictures: dict[str, bytes]  # file name -> the same pictures as PNG
-    numbers: dict[str, Any]  # the numbers of the tables, for JSON

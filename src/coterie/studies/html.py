@@ -6,9 +6,11 @@ import base64
 import html
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from coterie.training.run import write_text
+from coterie.runs.run import write_text
 
 STYLE = """
 :root { color-scheme: light } * { box-sizing: border-box }
@@ -46,6 +48,15 @@ STYLE += "".join(f".text-{i} :is(td, th):nth-child({i}) {{ text-align: left }}\n
 LONG = 40  # characters from which on a cell may wrap
 NAME = 24  # characters from which on setting=value may wrap at its dots
 NARROW = '<meta name=viewport content="width=device-width, initial-scale=1">'
+
+
+@dataclass(frozen=True)
+class ReportSection:
+    """A section that belongs to one world."""
+
+    parts: list[str]  # HTML; the heading first, pictures embedded
+    pictures: dict[str, bytes]  # file name -> the same pictures as PNG
+    numbers: dict[str, Any]  # the numbers of the tables, for JSON
 
 
 def document(title: str, parts: Iterable[str], style: str = "") -> str:

@@ -1,9 +1,9 @@
 """AT-GRPO (Zhao et al. 2025): language models of a team learn by comparing answers to one and the same prompt.
 
-The policy draws K candidates for every agent and turn, scores each on a fork and goes on with one (`policies/teams`);
-this learner compares the candidates within (instance, agent, turn) and raises the probability of the better ones, token
-by token, with PPO's clip. `groups: episode` is plain GRPO: episodes of one instance are compared by their returns. Each
-set of weights has an UpdateWorker of its own and learns from the answers of its own agents alone.
+The policy (`policies/causal_lm`) draws K candidates for every agent and turn, scores each on a fork and goes on with
+one. This learner compares the candidates within (instance, agent, turn) and raises the probability of the better ones,
+token by token, with PPO's clip. `groups: episode` is plain GRPO: episodes of one instance are compared by their
+returns. Each set of weights has an UpdateWorker of its own and learns from the answers of its own agents alone.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from coterie.core.group import GroupSpec, Panel, Preference
 from coterie.core.search_space import Choice, Real, Space
 from coterie.core.types import Array, Experience, Joint, Metrics, State
 from coterie.core.validation import at_least, one_of, positive, whole
-from coterie.policies.teams.policy import CausalLMPolicy
-from coterie.policies.teams.weights import PAD
+from coterie.policies.causal_lm.policy import CausalLMPolicy
+from coterie.policies.causal_lm.weights import PAD
 from coterie.preferences.standard import Individual
 
 Groups = Literal["turn", "episode"]

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from coterie.algorithms.at_grpo.optimizer import Optimizer
-from coterie.policies.teams.weights import Weights
+from coterie.policies.causal_lm.weights import Weights
 
 log = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from coterie.algorithms.at_grpo.groups import Answers
 from coterie.algorithms.at_grpo.loss import Normalize, token_loss, token_weights
 from coterie.algorithms.at_grpo.optimizer import Optimizer
 from coterie.core.types import Array, State
-from coterie.policies.teams.weights import PAD, Weights
+from coterie.policies.causal_lm.weights import PAD, Weights
 
 
 class UpdateSpec(NamedTuple):

@@ -2,8 +2,8 @@
 
 The page is a single file with its pictures inside, which also lie next to it as PNGs (`report-figures/`); charts can be
 zoomed where plotly.js is installed (`studies/interactive.py`). Runs that differ only in seed are pooled; runs of other
-settings have a part of their own, below an overview of all. A world class may add a section (`report_section`); this
-module does not know which.
+settings have a part of their own, below an overview of all. Some worlds have a section of their own (`WORLD_SECTIONS`).
+What a config names is never imported here: a report of a stranger's run executes none of its code.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from coterie.config import registry
 from coterie.config.schema import ConfigError
 from coterie.core import lookup
 from coterie.core.types import CoterieError
-from coterie.core.world import ReportSection
+from coterie.runs.run import Run, write_text
 from coterie.studies import figures, html, interactive, statistics, transcripts
 from coterie.studies.compare import compare
 from coterie.studies.compare import show as compare_show
 from coterie.studies.compare.runs import compared_settings, gather, make_labels, read_run
 from coterie.studies.exploit import show as exploit_show
 from coterie.studies.exploit.results import ExploitResult, read_result
+from coterie.studies.html import ReportSection
 from coterie.studies.report import (
     curves,
     lm_section,
@@ -36,9 +36,9 @@ from coterie.studies.report import (
     settings_section,
     turns_section,
 )
-from coterie.training.run import Run, write_text
 
 UNFOLDED = 3  # settings at most whose parts are open from the beginning
+WORLD_SECTIONS = {"auction": "coterie.studies.auction.report:report_section"}  # world -> what adds its section
 MOST_VIDEOS = 3  # of the runs of one setting
 
 
@@ -110,8 +110,10 @@ def default_path(runs: Sequence[Run]) -> Path:
 def _world_section(runs: Sequence[Run]) -> ReportSection | None:
     """The section that the world of these runs adds; None where they play several worlds."""
     worlds = {run.config().world.name for run in runs}
-    world = lookup.look_up(registry.WORLDS, worlds.pop())
-    section: ReportSection | None = getattr(world, "report_section", lambda _: None)(runs) if not worlds else None
+    name = worlds.pop()
+    if worlds or name not in WORLD_SECTIONS:
+        return None
+    section: ReportSection = lookup.look_up(WORLD_SECTIONS, name)(runs)
     return section
 
 

@@ -8,7 +8,7 @@ file holds the settings, the spaces and the `World`; the kernels of a round are 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -25,7 +25,6 @@ from coterie.worlds.auction.equilibria import symmetric_bid, symmetric_equilibri
 from coterie.worlds.auction.valuations import UNIFORM, ValuationSettings, tabulate
 
 if TYPE_CHECKING:
-    from coterie.core.world import ReportSection
     from coterie.worlds.adapters.export import PettingZooEnv
 
 RULES: dict[str, int] = {
@@ -218,13 +217,6 @@ class Auction:
         if self.settings.bid_levels:
             return np.rint(bids * (self.settings.bid_levels - 1)).astype(np.int64)
         return bids[..., None].astype(np.float32)
-
-    @staticmethod
-    def report_section(runs: Sequence[Any]) -> ReportSection:
-        """The auction's section of a report: bid functions and outcomes."""
-        from coterie.worlds.auction.report import report_section
-
-        return report_section(runs)
 
     def frame(self, copy: int, final: bool = False) -> Array:
         """An image of one copy: the latest round of this episode and the valuations of the item on sale now.
