@@ -8,11 +8,10 @@ import pytest
 import torch
 
 import coterie
-from coterie.algorithms.at_grpo.optimizer import Optimizer
 from coterie.algorithms.divergence import Diverged
 from coterie.algorithms.imitation import demonstrations, sft
 from coterie.config.schema import ConfigError
-from coterie.policies.causal_lm.weights import Weights
+from coterie.lm.learn.updates import Optimizer, Weights
 from coterie.runs.run import Run
 from helpers.run import numbers, written
 

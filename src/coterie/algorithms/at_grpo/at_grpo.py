@@ -15,15 +15,14 @@ from typing import ClassVar, Literal, get_args
 import numpy as np
 
 from coterie.algorithms.at_grpo.groups import Baseline, Flat, Found, by_episode, by_turn
-from coterie.algorithms.at_grpo.loss import Normalize
-from coterie.algorithms.at_grpo.update_worker import UpdateSpec, UpdateWorker
+from coterie.algorithms.at_grpo.update_worker import Normalize, UpdateSpec, UpdateWorker
 from coterie.algorithms.divergence import demand_finite
 from coterie.core.group import GroupSpec, Panel, Preference
 from coterie.core.search_space import Choice, Real, Space
 from coterie.core.types import Array, Experience, Joint, Metrics, State
 from coterie.core.validation import at_least, one_of, positive, whole
+from coterie.lm.learn.sampling import PAD
 from coterie.policies.causal_lm.policy import CausalLMPolicy
-from coterie.policies.causal_lm.weights import PAD
 from coterie.preferences.standard import Individual
 
 Groups = Literal["turn", "episode"]

@@ -13,8 +13,6 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from coterie.algorithms.at_grpo.fitting import FittingParts
-from coterie.algorithms.at_grpo.optimizer import Optimizer
 from coterie.algorithms.divergence import demand_finite
 from coterie.algorithms.imitation.demonstrations import Demonstrations
 from coterie.algorithms.imitation.early_stopping import EarlyStopping
@@ -23,8 +21,9 @@ from coterie.core.group import GroupSpec, Panel, Preference
 from coterie.core.search_space import Choice, Real, Space
 from coterie.core.types import Array, Experience, Joint, Metrics, State
 from coterie.core.validation import at_least, positive, within
+from coterie.lm.learn.sampling import PAD
+from coterie.lm.learn.updates import FittingParts, Optimizer, Weights
 from coterie.policies.causal_lm.policy import CausalLMPolicy
-from coterie.policies.causal_lm.weights import PAD, Weights
 
 CHUNK = 256  # answers validated at once
 VALIDATED = 4096  # answers that are validated at most: more of them would cost more than they tell

@@ -23,14 +23,13 @@ from coterie.core.validation import at_least, one_of, positive, whole
 from coterie.lm.ask.loading import load_pretrained
 from coterie.lm.learn.engine import EngineSpec
 from coterie.lm.learn.network import CausalNetwork
-from coterie.lm.learn.sampling import Samples, SampleSpec
+from coterie.lm.learn.sampling import PAD, Samples, SampleSpec
 from coterie.lm.learn.tokenizers import CharacterTokenizer, Tokenizer
 from coterie.lm.learn.transformer import Transformer, TransformerShape
+from coterie.lm.learn.updates import Weights
 from coterie.nn.devices import Device, demand_deterministic, resolve_device, resolve_precision
 from coterie.policies.causal_lm.branching import Choose, choose, score_candidates
-from coterie.policies.causal_lm.rollout_worker import RolloutWorker
-from coterie.policies.causal_lm.router import Router
-from coterie.policies.causal_lm.weights import PAD, Weights
+from coterie.policies.causal_lm.rollout_worker import RolloutWorker, Router
 
 log = logging.getLogger(__name__)
 TINY = "tiny"

@@ -1,19 +1,49 @@
-"""RolloutWorkers: sample answers from one network."""
+"""RolloutWorkers sample answers from one network; the Router says which weights answer for which agent."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
+from coterie.core.group import GroupSpec
 from coterie.core.types import Array
 from coterie.lm.learn.engine import Engine, EngineSpec, Request
 from coterie.lm.learn.network import CausalNetwork
 from coterie.lm.learn.sampling import PAD, Samples, SampleSpec, sample
 from coterie.lm.learn.transformer import Transformer
+
+
+class Route(NamedTuple):
+    """Rows that one network answers."""
+
+    network: int
+    rows: Array  # [R]
+    adapters: Array | None  # [R] the adapter of each row; None: the network has none
+
+
+class Router:
+    """Maps the agents of a group to its sets of weights: one for all, or one for each.
+
+    A set is a network of its own, or an adapter of the one network that all share.
+    """
+
+    def __init__(self, group_spec: GroupSpec, adapters: bool) -> None:
+        self.sets, self.adapters = group_spec.parameter_sets, adapters
+        self.of_agent = np.arange(len(group_spec.agents)) if self.sets > 1 else np.zeros(len(group_spec.agents), int)
+
+    def route(self, agents: Array, wanted: Array) -> Iterator[Route]:
+        """Yield each network with the wanted rows `[R]` whose agents it serves; networks without rows are left out."""
+        owner = self.of_agent[agents]
+        for network in range(1 if self.adapters else self.sets):
+            rows = np.flatnonzero(wanted & (self.adapters | (owner == network)))
+            if len(rows):
+                yield Route(network, rows, owner[rows] if self.adapters else None)
+
 
 BATCH = 512  # answers sampled at once without an engine
 log = logging.getLogger(__name__)
