@@ -125,9 +125,9 @@ def runner(world: Pixels | Screen, learner: Any) -> Any:
 
 def learn(learner: Any, rollout: Any, iteration: int) -> None:
     from coterie.core import seeding
-    from coterie.core.types import Joint
+    from coterie.core.decisions import Joint
 
-    own = rollout.experiences["team"]
+    own = rollout.decisions["team"]
     learner.learn(own, Joint({"team": own}, iteration, 0.0), seeding.generator(0, "learn", iteration))
 
 
@@ -163,7 +163,7 @@ def loss_fraction(learner: Any, rollout: Any, seconds: float) -> float:
     """Time of the compiled losses with the transfers that they need, as a fraction of an iteration's learning."""
     from coterie.algorithms.ppo import losses
 
-    rows, parts = rollout.experiences["team"].action.size, learner.settings.minibatches
+    rows, parts = rollout.decisions["team"].action.size, learner.settings.minibatches
     said = torch.zeros(2, rows // parts, device=learner.policy.device)
     arrays = [np.ones(rows // parts, np.float32) for _ in range(3)]
     (settings,) = learner.loss_settings(learner.schedule(0.0))

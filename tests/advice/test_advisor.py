@@ -441,7 +441,7 @@ def labelled(path, *words):
     config = schema.load(str(path), words)
     world = build.build_world(config.world, 8)
     played = Runner(world, [build.build_groups(config, world)[0].actor], 0).play(9, 1, 0.0)
-    return played.experiences["players"]
+    return played.decisions["players"]
 
 
 @pytest.mark.slow
@@ -452,10 +452,10 @@ def test_a_search_advises_by_its_visits(tmp_path, settings):
         written(tmp_path / "a.yaml", SEARCHED.replace("simulations=32", settings)),
         *("groups.players.learner={name: ppo}", f"{PLAYERS}.use={{mode: kl}}"),
     )
-    assert own.advice.given[own.active].all()
-    np.testing.assert_allclose(own.advice.probabilities[own.active].sum(-1), 1, rtol=1e-5)
+    assert own.advice.given[own.valid].all()
+    np.testing.assert_allclose(own.advice.probabilities[own.valid].sum(-1), 1, rtol=1e-5)
     winning = 0
-    for t, n, a in np.argwhere(own.active):
+    for t, n, a in np.argwhere(own.valid):
         planes = own.observation[t, n, a].reshape(2, 9).astype(bool)  # own marks, the other's
         wins = [cell for cell in range(9) if not planes[:, cell].any() and has_line(planes[0] | (np.arange(9) == cell))]
         advised = own.advice.probabilities[t, n, a]

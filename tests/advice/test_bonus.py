@@ -9,12 +9,12 @@ from test_shaping import numbers
 
 import coterie
 from coterie.advice.bonus import InstructionBonus, InstructionBonusSettings, PairwiseBonus, PairwiseBonusSettings
-from coterie.core.types import Finals
+from coterie.core.decisions import Finals
 from coterie.lm.ask.budget import BudgetSettings
 from coterie.lm.ask.loading import LMSettings
 from coterie.policies.scripted import RandomPolicy, RandomSettings
 from coterie.runs.run import Run
-from coterie.testing.sampling import random_experience
+from coterie.testing.sampling import random_decisions
 from coterie.training.runner import Runner
 from helpers.dqn import learn, make_learner, q_network
 from helpers.run import files, train, written
@@ -189,13 +189,13 @@ def _learned(run):
 
 def decisions_in_order(own):
     """Closed decisions of every agent by a plain loop: `(t, n, a)` → the number it sees next, None after a true end."""
-    finals = {tuple(at): k for k, at in enumerate(own.finals.index.tolist())}
+    finals = {tuple(at): k for k, at in enumerate(own.finals.at.tolist())}
     found = {}
-    for n in range(own.active.shape[1]):
-        for a in range(own.active.shape[2]):
+    for n in range(own.valid.shape[1]):
+        for a in range(own.valid.shape[2]):
             opened = None
-            for t in range(len(own.active)):
-                if own.active[t, n, a]:
+            for t in range(len(own.valid)):
+                if own.valid[t, n, a]:
                     if opened is not None:
                         found[opened, n, a] = own.observation[t, n, a, 1]
                     opened = t
@@ -222,11 +222,11 @@ def test_every_decision_is_paid_once_for_where_it_led(scale, strength):
     """Idle rows, deaths, limits with and without a last observation, decisions left open; against a plain loop."""
     bonus_of, every = preferred(scale=scale, weight=2.0), []
     for seed in range(4):
-        own = random_experience(spec_in(Rounds()), RandomPolicy(RandomSettings(), spec_in(Rounds())), False, seed)
+        own = random_decisions(spec_in(Rounds()), RandomPolicy(RandomSettings(), spec_in(Rounds())), False, seed)
         whole = np.random.default_rng(seed).integers(10, size=own.observation.shape).astype(np.float32)
         last = np.random.default_rng(9 + seed).integers(10, size=own.finals.observation.shape).astype(np.float32)
         kept = slice(None, None, 2)  # the others see the next row as their last observation
-        own = replace(own, observation=whole, finals=Finals(own.finals.index[kept], last[kept]))
+        own = replace(own, observation=whole, finals=Finals(own.finals.at[kept], last[kept]))
         before = own.reward.copy()
         found = bonus_of.rewards(own)
         assert np.array_equal(own.reward, before)  # returns are counted from the world's rewards
@@ -234,7 +234,7 @@ def test_every_decision_is_paid_once_for_where_it_led(scale, strength):
         for at, ahead in decisions_in_order(own).items():
             if ahead is not None:
                 paid[at] = strength[int(ahead)]
-        assert 0 < len(paid) < own.active.sum()
+        assert 0 < len(paid) < own.valid.sum()
         every += paid.values()
         for at, amount in paid.items():
             expected[at] += 2 * (amount if scale == "fixed" else amount / np.std(every))
@@ -250,7 +250,7 @@ def test_transitions_hold_each_bonus_once_wherever_rollouts_are_cut(pieces, stre
     one = make_learner(where, preferred(), policy, n_steps=1, gamma=0.5, updates_per_step=1e-9)
     runner = Runner(world, actors((where, policy)), seed=0)
     for iteration, steps in enumerate(pieces):
-        learn(one, runner.play(steps, iteration).experiences["team"])
+        learn(one, runner.play(steps, iteration).decisions["team"])
     rows = one.replays[0].rows
     seen, known = Counter(), one.replays[0].size
     for now, reward, discount, agent in zip(rows.observation[:known, 0], rows.reward, rows.discount, rows.agent):

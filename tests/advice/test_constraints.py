@@ -38,7 +38,7 @@ def _nothing_asked():
 def played(shield, world, steps=40):
     """The experience of a policy that draws among the allowed actions."""
     actor = Actor(spec_in(world), RandomPolicy(RandomSettings(), spec_in(world)), shield=shield)
-    return Runner(world, [actor], 0).play(steps, 0, 0.5).experiences["team"]
+    return Runner(world, [actor], 0).play(steps, 0, 0.5).decisions["team"]
 
 
 # Veto -----------------------------------------------------------------------------------------------------
@@ -215,11 +215,11 @@ def test_a_penalty_is_taken_off_where_a_rule_was_broken_and_nowhere_else():
     stored = own.reward.copy()
     for inner in (Individual(IndividualSettings()), Team(TeamSettings())):
         paid = shield.charge(inner).rewards(own)
-        assert paid == pytest.approx(inner.rewards(own) - 0.5 * (own.active & (own.action == LEFT)))
+        assert paid == pytest.approx(inner.rewards(own) - 0.5 * (own.valid & (own.action == LEFT)))
     assert np.array_equal(own.reward, stored)
     metrics = shield.metrics()
     assert metrics["constraints/violations"] == (own.action == LEFT).sum()
-    assert metrics["constraints/decisions"] == own.active.sum()
+    assert metrics["constraints/decisions"] == own.valid.sum()
 
 
 @pytest.mark.parametrize("action", ["veto", "count"])
@@ -231,7 +231,7 @@ def test_other_ways_charge_nothing(action):
     assert np.array_equal(charged.rewards(own), own.reward)
     metrics = shield.metrics()
     assert metrics["constraints/violations"] == (own.action == LEFT).sum()
-    assert metrics.get("constraints/vetoes") == (None if action == "count" else own.active.sum())
+    assert metrics.get("constraints/vetoes") == (None if action == "count" else own.valid.sum())
 
 
 def test_a_risk_preference_takes_no_penalty_but_a_veto():

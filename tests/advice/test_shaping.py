@@ -8,7 +8,8 @@ import pytest
 import coterie
 from coterie.config import schema
 from coterie.config.schema import ConfigError
-from coterie.core.types import Box, Discrete, Finals
+from coterie.core.decisions import Finals
+from coterie.core.types import Box, Discrete
 from coterie.lm.ask.budget import BudgetSettings
 from coterie.lm.ask.loading import LMSettings
 from coterie.policies.scripted import RandomPolicy, RandomSettings
@@ -90,11 +91,11 @@ def test_the_best_policies_are_the_same_under_any_potential():
 def discounted(own, added, finals, gamma):
     """Of every finished episode of every agent: Σ γᵏ F, Φ of its first decision, and γᵏ Φ of where it was cut, or 0."""
     found = []
-    for n in range(own.active.shape[1]):
-        for a in range(own.active.shape[2]):
+    for n in range(own.valid.shape[1]):
+        for a in range(own.valid.shape[2]):
             total, count, first = 0.0, 0, None
-            for t in range(len(own.active)):
-                if own.active[t, n, a]:
+            for t in range(len(own.valid)):
+                if own.valid[t, n, a]:
                     first = potential(f"{own.observation[t, n, a, 1]:g}") if first is None else first
                     total += gamma**count * added[t, n, a]
                     count += 1
@@ -112,14 +113,14 @@ def play(rollouts, steps):
     where = spec_in(world)
     shaping = shaped(where)
     runner = Runner(world, actors((where, RandomPolicy(RandomSettings(), where))), seed=0)
-    return shaping, [runner.play(steps, i + 1).experiences["team"] for i in range(rollouts)]
+    return shaping, [runner.play(steps, i + 1).decisions["team"] for i in range(rollouts)]
 
 
 def test_what_is_added_telescopes_over_an_episode():
     """Σ γᵏ F = −Φ(s₀), and + γᵏ Φ(s_k) where it was cut short, in a world of turns with idle ticks."""
     shaping, (own,) = play(1, 40)
     added = shaping.rewards(own).astype(float) - own.reward
-    finals = {tuple(i): seen for i, seen in zip(own.finals.index.tolist(), own.finals.observation, strict=True)}
+    finals = {tuple(i): seen for i, seen in zip(own.finals.at.tolist(), own.finals.observation, strict=True)}
     sums = discounted(own, added, finals, 0.9)
     assert len(sums) > 30
     assert (sums[:, 2] < 0).sum() > 8
@@ -131,7 +132,7 @@ def test_what_is_added_telescopes_over_an_episode():
 def test_decisions_left_open_are_shaped_once_in_the_next_rollout():
     shaping, (long,) = play(1, 40)
     other, short = play(8, 5)
-    closed, parts = long.closed(), [own.closed() for own in short]
+    closed, parts = long.valid, [own.valid for own in short]
     whole = (shaping.rewards(long) - long.reward)[closed]
     pieces = [(other.rewards(own) - own.reward) for own in short]
     sequences = [
@@ -265,7 +266,7 @@ def test_q_learning_replays_shaped_rewards():
     plain = make_learner(group_spec(observation=SEEN, action=Discrete(3)), n_steps=1)
     learn(plain, own)
     world = plain.replays[0].rows.reward[: plain.replays[0].size]
-    added = (shaping.rewards(own) - own.reward)[own.closed()]
+    added = (shaping.rewards(own) - own.reward)[own.valid]
     assert len(kept) > 0.8 * len(added)  # the latest decisions wait for their next ones
     assert np.abs((kept - world)[:, None] - added).min(axis=1).max() < 1e-3
     assert np.abs(kept - world).max() > 0.1

@@ -11,8 +11,9 @@ import coterie
 from coterie.advice.teacher import TeacherSettings, mix_skills
 from coterie.config import schema
 from coterie.config.schema import ConfigError
+from coterie.core.decisions import Joint
 from coterie.core.skills import HasBestSkills, HasPlanCodec, HasSkills
-from coterie.core.types import CoterieError, Joint, as_metrics
+from coterie.core.types import CoterieError, as_metrics
 from coterie.lm import plans
 from coterie.lm.ask.interface import Unavailable
 from coterie.runs.run import Run
@@ -418,8 +419,8 @@ def test_each_of_several_students_learns_from_its_own_advice(path):
     config = schema.load(str(path), words)
     world = build_world(config.world, 4)
     (group,) = build_groups(config, world)
-    own = Runner(world, [group.actor], 0).play(8, 1, 0.0).experiences["team"]
-    assert own.advice.given[own.active].all()
+    own = Runner(world, [group.actor], 0).play(8, 1, 0.0).decisions["team"]
+    assert own.advice.given[own.valid].all()
     strength = own.advice.strength.copy()
     strength[..., 1] = 0
     own = dataclasses.replace(own, reward=np.zeros_like(own.reward), advice=own.advice._replace(strength=strength))

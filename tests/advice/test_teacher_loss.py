@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from coterie.config import schema
-from coterie.core.types import Joint
+from coterie.core.decisions import Joint
 from coterie.lm import plans
 from coterie.nn import networks
 from coterie.training.build import build_groups, build_world
@@ -33,7 +33,7 @@ def played(*words):
     config = schema.load("doorkey5-teacher", [*WORDS, *words])
     world = build_world(config.world, COPIES)
     group = build_groups(config, world)[0]
-    own = Runner(world, [group.actor], 0).play(STEPS, 1, 0.0).experiences["agent"]
+    own = Runner(world, [group.actor], 0).play(STEPS, 1, 0.0).decisions["agent"]
     table = json.loads((plans.FOLDER / "doorkey.json").read_text())
     again = build_world(config.world, COPIES)
     Runner(again, [build_groups(config, again)[0].actor], 0)  # resets the world with the run's seed
@@ -90,7 +90,7 @@ def reference(group, own, teacher):
 
     x = rows(own.observation).reshape(STEPS + 1, COPIES, -1)
     value, final = forward(critic, x)[..., 0], np.zeros((STEPS, COPIES))
-    final[tuple(own.finals.index.T)] = forward(critic, rows(own.finals.observation))[:, 0].detach()
+    final[tuple(own.finals.at.T)] = forward(critic, rows(own.finals.observation))[:, 0].detach()
     before = value.detach().numpy()
     advantage = estimate(own, before, final, s.gamma, s.gae_lambda)
     target = torch.from_numpy(advantage + before[:-1])

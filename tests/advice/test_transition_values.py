@@ -3,7 +3,7 @@
 import numpy as np
 
 from coterie.advice.shaping import END, OPEN, MemoizedValues, next_observations, observations_at
-from coterie.core.types import Finals
+from coterie.core.decisions import Finals
 from helpers.small_worlds import experience
 
 
@@ -11,8 +11,8 @@ def test_idle_ticks_are_stepped_over():
     own = experience(np.zeros((4, 2)), active=[[1, 0], [0, 1], [1, 0], [0, 1]], acting=[True, False])
     found = next_observations(own)
     assert found.at[:, 0].tolist() == [[0, 1], [2, 3], [4, 5], [6, 7]]
-    assert found.next[own.active].tolist() == [4, 7, 8, OPEN]  # row 2, row 3, row 4, not yet
-    assert not found.last[own.closed()].any()
+    assert found.next[own.valid].tolist() == [4, 7, 8, OPEN]  # row 2, row 3, row 4, not yet
+    assert not found.last[own.valid].any()
 
 
 def test_true_ends_are_distinguished_from_cuts():
@@ -25,8 +25,8 @@ def test_true_ends_are_distinguished_from_cuts():
         finals=final,
     )
     found = next_observations(own)
-    assert found.next[own.active].tolist() == [10, END, 8, 9]  # the last observation of the cut copy is behind all rows
-    assert found.last[own.active].tolist() == [True, True, False, False]
+    assert found.next[own.valid].tolist() == [10, END, 8, 9]  # the last observation of the cut copy is behind all rows
+    assert found.last[own.valid].tolist() == [True, True, False, False]
     assert (observations_at(own, np.array([10])) == 7).all()
 
 

@@ -12,7 +12,8 @@ import pytest
 import coterie
 from coterie.advice.trust import SUMS, Trust, scores
 from coterie.config import schema
-from coterie.core.types import Advice, Experience, Finals, as_metrics, merge
+from coterie.core.decisions import Decisions, Finals, merge
+from coterie.core.types import Advice, as_metrics
 from coterie.runs.run import Run
 from coterie.training import loop
 from coterie.training.build import build_groups, build_world
@@ -53,7 +54,7 @@ def rollout(seen, reward=None, terminated=None, followed=None, active=None, rati
     observation = np.reshape(seen, (steps + 1, 1, 1, 1)).astype(np.float32)
     finals = Finals(np.zeros((0, 2), np.int64), np.zeros((0, 1, 1), np.float32))
     own = np.log(p / np.reshape(ratio, (-1, 1, 1))).astype(np.float32)
-    return Experience(
+    return Decisions(
         observation,
         np.zeros(shape, np.int64),
         own,
@@ -182,7 +183,7 @@ def test_a_wrong_skill_loses_trust_in_one_rollout_without_a_reward():
     world = build_world(config.world, 16)
     (group,) = build_groups(config, world)
     advisor = group.actor.advisor
-    own = Runner(world, [group.actor], 103).play(64, 1, 0.0).experiences["agent"]
+    own = Runner(world, [group.actor], 103).play(64, 1, 0.0).decisions["agent"]
     weighed = advisor.weigh(dataclasses.replace(own, reward=np.zeros_like(own.reward)))
     source, trust = advisor.skill_source, dict(zip(advisor.trust.places, advisor.trust.factors(), strict=True))
     wrong = {source.codec.describe(n) for n in source.numbers[source.shifts > 0].tolist()}
@@ -288,7 +289,7 @@ def recorded(played, first, last, copies, opening):
     nothing = np.zeros(opening.shape, bool)
     strength = np.where(given, np.float32(2), np.float32(0))
     log_prob = np.log(np.take_along_axis(own, action[..., None], axis=-1)[..., 0])
-    return Experience(
+    return Decisions(
         numbers[..., None].astype(np.float32),
         action,
         log_prob,
@@ -322,7 +323,7 @@ def test_the_weights_are_those_of_the_guide(seed, shards):
         own = merge([recorded(played, first, last, copies, opening[copies]) for copies in parts])
         weighed = trust.weigh(own)
         factors = weights_by_the_guide(played, last)
-        wanted = np.zeros(own.active.shape)
+        wanted = np.zeros(own.valid.shape)
         for place in np.argwhere(own.advice.given):
             text = Letters().describe(int(own.observation[tuple(place)][0]))
             wanted[tuple(place)] = 2 * factors.get(text, 1.0)

@@ -160,7 +160,7 @@ def test_metrics_count_every_finished_game_once(columns):
     for iteration in range(1, 7):
         rollout = runner.play(5, iteration, 0.0)
         finished += len(rollout.episodes.length)
-        assert learn(one, rollout.experiences["team"], iteration)["games"] == finished
+        assert learn(one, rollout.decisions["team"], iteration)["games"] == finished
     assert finished > 10
 
 
@@ -171,7 +171,7 @@ def test_metrics_tell_of_the_searches_of_this_rollout():
     for iteration in (1, 2, 3):
         own = watched.play(5, iteration)
         metrics = learn(one, own, iteration)
-        new = own.active[1:]
+        new = own.valid[1:]
         assert new.sum() == 20
         visits = own.trace["visits"][1:][new].sum(axis=-1)
         assert metrics["search/visits"] == pytest.approx(visits.mean())
@@ -264,7 +264,7 @@ def test_updates_are_due_per_decision():
         before = one.replay.ready
         metrics = learn(one, own, iteration)
         if before or one.replay.ready:
-            decisions += int(own.active[1:].sum())
+            decisions += int(own.valid[1:].sum())
         updates += metrics.get("updates", 0)
     assert updates == int(0.3 * decisions + 1e-9)
     assert updates > 10
@@ -509,7 +509,7 @@ def test_it_learns_tictactoe(method):
     before = points_against_random(one.network)
     runner = Watched(one).runner
     for iteration in range(1, 11):
-        learn(one, runner.play(10, iteration, iteration / 11).experiences["team"], iteration, iteration)
+        learn(one, runner.play(10, iteration, iteration / 11).decisions["team"], iteration, iteration)
     found = points_against_random(one.network)
     assert before < 0.75
     assert found > 0.9
@@ -550,7 +550,7 @@ def test_a_short_training_never_loses_at_tictactoe():
     before = [lines_against(one.policy.search, seat, 32)[1] for seat in (0, 1)]
     runner = Watched(one).runner
     for iteration in range(1, 51):
-        own = runner.play(10, iteration, iteration / 51).experiences["team"]
+        own = runner.play(10, iteration, iteration / 51).decisions["team"]
         learn(one, own, iteration, iteration, progress=iteration / 51)
     played, lost = zip(*(lines_against(one.policy.search, seat, 32) for seat in (0, 1)), strict=True)
     assert sum(before) > 20

@@ -15,8 +15,9 @@ from coterie.algorithms.at_grpo.update_worker import minibatches, token_loss, to
 from coterie.algorithms.divergence import Diverged
 from coterie.config import schema
 from coterie.config.schema import ConfigError
+from coterie.core.decisions import Joint
 from coterie.core.group import Actor
-from coterie.core.types import CoterieError, Joint
+from coterie.core.types import CoterieError
 from coterie.lm.learn.sampling import PAD
 from coterie.lm.learn.updates import Optimizer, Weights
 from coterie.policies.causal_lm.policy import CausalLMPolicy
@@ -34,7 +35,7 @@ def changed(before, after):
 
 
 def first_prompt(own, copy):
-    return own.observation[int(np.flatnonzero(own.active[:, copy, 0])[0]), copy, 0]
+    return own.observation[int(np.flatnonzero(own.valid[:, copy, 0])[0]), copy, 0]
 
 
 # Groups and advantages ----------------------------------------------------------------------------------
@@ -50,9 +51,9 @@ def test_advantages_are_hand_computed():
 @pytest.mark.slow
 def test_every_decision_is_a_group_of_its_own_candidates():
     runner, _ = team(num_envs=6)
-    own = runner.play(2, 1, 0.0).experiences["writers"]
+    own = runner.play(2, 1, 0.0).decisions["writers"]
     found = by_turn(own, "std")
-    t, n, a = np.nonzero(own.active)
+    t, n, a = np.nonzero(own.valid)
     scores = own.trace["scores"][t, n, a]
     uneven = np.flatnonzero(np.ptp(scores, axis=1) > 1e-6)
     assert found.groups == 12
@@ -69,8 +70,8 @@ def test_every_decision_is_a_group_of_its_own_candidates():
 def test_each_candidate_is_scored_by_its_own_outcome_and_the_chosen_one_is_what_happens():
     for choose in ("best", "random", "first"):
         runner, _ = team(num_envs=16, choose=choose)
-        own = runner.play(2, 1, 0.0).experiences["writers"]
-        t, n, a = np.nonzero(own.active)
+        own = runner.play(2, 1, 0.0).decisions["writers"]
+        t, n, a = np.nonzero(own.valid)
         scores, chosen = own.trace["scores"][t, n, a], own.trace["chosen"][t, n, a]
         assert np.allclose(own.reward[t, n, a], scores[np.arange(len(t)), chosen])
         assert np.ptp(scores, axis=1).max() > 0
@@ -84,16 +85,16 @@ def test_each_candidate_is_scored_by_its_own_outcome_and_the_chosen_one_is_what_
 
 def test_the_second_role_reads_what_the_first_wrote_in_the_same_turn():
     runner, _ = team(num_envs=8)
-    own = runner.play(2, 1, 0.0).experiences["writers"]
+    own = runner.play(2, 1, 0.0).decisions["writers"]
     for n in range(8):
-        t = int(np.flatnonzero(own.active[:, n, 0])[0])
+        t = int(np.flatnonzero(own.valid[:, n, 0])[0])
         said = own.action[t, n, 0][:1] or "-"
         assert own.observation[t + 1, n, 1].startswith(said)
 
 
 def test_episodes_of_one_instance_share_a_group_and_its_advantage_goes_to_every_answer():
     runner, _ = team(num_envs=8, candidates=1, world={"group_size": 4}, learner={"groups": "episode"})
-    own = runner.play(2, 1, 0.0).experiences["writers"]
+    own = runner.play(2, 1, 0.0).decisions["writers"]
     found = by_episode(own, [own], "mean")
     assert 1 <= found.groups <= 2
     returns = own.reward.sum(axis=(0, 2))
@@ -128,7 +129,7 @@ def test_roles_in_groups_of_their_own_are_compared_within_one_instance():
 
 
 def _compare_episodes(rollout):
-    return by_episode(rollout.experiences["writers"], list(rollout.experiences.values()), "std")
+    return by_episode(rollout.decisions["writers"], list(rollout.decisions.values()), "std")
 
 
 def test_groups_that_cannot_be_compared_are_refused():
@@ -147,11 +148,11 @@ def test_groups_that_cannot_be_compared_are_refused():
 def test_metrics_by_role_and_turn_are_hand_computed():
     runner, learner = team(num_envs=6, world={"turns": 2})
     rollout = runner.play(4, 1, 0.0)
-    own = rollout.experiences["writers"]
+    own = rollout.decisions["writers"]
     metrics = learner.learn(own, Joint(rollout.experiences, 1, 0.0), np.random.default_rng(0))
     for column, role in enumerate(("first", "second")):
         for turn in range(2):
-            at = [np.flatnonzero(own.active[:, n, column]) for n in range(6)]
+            at = [np.flatnonzero(own.valid[:, n, column]) for n in range(6)]
             rows = [(t[turn], n) for n, t in enumerate(at) if len(t) > turn]
             scores = np.array([own.trace["scores"][t, n, column] for t, n in rows])
             tokens = np.array([own.trace["tokens"][t, n, column] for t, n in rows])
@@ -167,9 +168,9 @@ def test_turns_are_counted_on_from_one_rollout_to_the_next():
     runner, _ = team(num_envs=4, world={"turns": 3})
     counter, seen = TurnCounter(), []
     for iteration in range(1, 7):  # 30 steps: five episodes of six
-        own = runner.play(5, iteration, 0.0).experiences["writers"]
+        own = runner.play(5, iteration, 0.0).decisions["writers"]
         turns = counter.count(own)
-        assert ((turns >= 0) == own.closed()).all()
+        assert ((turns >= 0) == own.valid).all()
         seen += [turns[t, 0, 1] for t in range(6) if turns[t, 0, 1] >= 0]
         again = TurnCounter()
         again.load(counter.state())
@@ -184,7 +185,7 @@ def test_turns_are_counted_on_from_one_rollout_to_the_next():
 def test_episodes_have_the_spread_of_their_returns():
     runner, learner = team(num_envs=8, candidates=1, world={"group_size": 8}, learner={"groups": "episode"})
     rollout = runner.play(2, 1, 0.0)
-    own = rollout.experiences["writers"]
+    own = rollout.decisions["writers"]
     metrics = learner.learn(own, Joint(rollout.experiences, 1, 0.0), np.random.default_rng(0))
     assert metrics["second/turn_1/advantage"] == pytest.approx(own.reward.sum(axis=(0, 2)).std(), abs=1e-5)
     assert metrics["second/turn_1/score"] == pytest.approx(own.reward[:, :, 1].sum(axis=0).mean(), abs=1e-5)
@@ -242,12 +243,12 @@ def test_weights_of_tokens():
 def test_one_update_equals_a_reference_written_from_the_papers():
     """A naive loop over answers and tokens, plain forward passes, Adam by hand."""
     runner, learner = team(num_envs=6, learner={"minibatch_size": 100, "learning_rate": 0.01})
-    own = runner.play(2, 1, 0.0).experiences["writers"]
+    own = runner.play(2, 1, 0.0).decisions["writers"]
     policy = learner.policy
     twin = copy.deepcopy(policy.networks[0])
     learner.learn(own, _joint(own), np.random.default_rng(0))
     losses, tokens, groups = [], 0, 0
-    for t, n, a in zip(*np.nonzero(own.active), strict=True):
+    for t, n, a in zip(*np.nonzero(own.valid), strict=True):
         scores = own.trace["scores"][t, n, a].astype(np.float64)
         if np.ptp(scores) < 1e-6:
             continue
@@ -352,7 +353,7 @@ def test_memory_that_runs_out_is_taken_back_from_captured_passes(monkeypatch):
 
 def test_a_weight_that_is_not_finite_stops_learning():
     runner, learner = team(num_envs=6)
-    own = runner.play(2, 1, 0.0).experiences["writers"]
+    own = runner.play(2, 1, 0.0).decisions["writers"]
     with torch.no_grad():
         learner.policy.networks[0].norm[0] = torch.nan
     with pytest.raises(Diverged, match="diverged") as caught:
@@ -388,8 +389,8 @@ def test_an_update_of_one_role_leaves_the_other_roles_weights_untouched(kind, mi
     runner, learner = team(num_envs=8, parameters="individual", weights=kind, rank=2)
     iterate(runner, learner, 2)  # both optimisers have momentum now
     before = weights(learner.policy)
-    own = runner.play(2, 3, 0.0).experiences["writers"]
-    second = replace(own, active=own.active & np.array([False, True]))  # only the second role has decided anything
+    own = runner.play(2, 3, 0.0).decisions["writers"]
+    second = replace(own, active=own.valid & np.array([False, True]))  # only the second role has decided anything
     learner.learn(second, _joint(second), np.random.default_rng(0))
     found = changed(before, weights(learner.policy))
     assert found
@@ -555,9 +556,9 @@ def test_decisions_of_a_rollout_that_cuts_episodes_are_learned_from_once():
     runner, _ = team(num_envs=4, world={"turns": 2})
     groups = answers = 0
     for iteration in range(1, 5):  # 12 steps: three episodes of four
-        own = runner.play(3, iteration, 0.0).experiences["writers"]
+        own = runner.play(3, iteration, 0.0).decisions["writers"]
         groups += by_turn(own, "std").groups
-        answers += int(own.active[1:].sum())
+        answers += int(own.valid[1:].sum())
     assert groups == answers
 
 
@@ -565,7 +566,7 @@ def test_a_frozen_writer_does_not_branch():
     runner, learner = team(num_envs=4)
     policy = learner.policy
     policy.group_spec = replace(policy.group_spec, learns=False)
-    own = runner.play(2, 1, 0.0).experiences["writers"]
+    own = runner.play(2, 1, 0.0).decisions["writers"]
     assert own.trace["scores"].shape[-1] == 1
 
 

@@ -10,7 +10,8 @@ from coterie.algorithms.imitation.bc import BC, BCSettings
 from coterie.algorithms.imitation.cloning import Cloner, CloningSettings
 from coterie.algorithms.imitation.labels import Augmenter, Labels, turn
 from coterie.config import schema
-from coterie.core.types import Box, Discrete, Joint, as_metrics
+from coterie.core.decisions import Joint
+from coterie.core.types import Box, Discrete, as_metrics
 from coterie.policies.ensemble import DISAGREEMENT, EnsemblePolicy, EnsembleSettings
 from coterie.policies.network import NetworkPolicy, NetworkSettings
 from coterie.policies.q_network import QNetworkPolicy, QNetworkSettings

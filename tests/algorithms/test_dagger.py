@@ -9,7 +9,8 @@ import coterie
 from coterie.algorithms.imitation import demonstrations
 from coterie.config import schema
 from coterie.config.schema import ConfigError
-from coterie.core.types import Joint, as_metrics
+from coterie.core.decisions import Joint
+from coterie.core.types import as_metrics
 from coterie.training import start
 from coterie.training.build import build_groups, build_world
 from coterie.training.runner import Runner
@@ -31,7 +32,7 @@ def rollout(*words, progress=0.0):
     world = build_world(config.world, 4)
     group = build_groups(config, world)[0]
     runner = Runner(world, [group.actor], 0)
-    return group, runner.play(8, 1, progress).experiences["team"]
+    return group, runner.play(8, 1, progress).decisions["team"]
 
 
 def test_the_expert_labels_every_decision_whoever_acts():
@@ -96,7 +97,7 @@ def test_after_the_last_label_the_expert_is_not_asked():
     elsewhere, _ = rollout("groups.team.learner.max_labels=64")  # an actor in another process gets the policy's state
     elsewhere.policy.load(group.policy.state())
     for each in (group, elsewhere):
-        again = Runner(world, [each.actor], 0).play(8, 2, 0.1).experiences["team"]
+        again = Runner(world, [each.actor], 0).play(8, 2, 0.1).decisions["team"]
         assert not again.advice.given.any()
         assert not again.advice.strength.any()  # it does not act either
     now = as_metrics(group.actor.metrics())

@@ -8,7 +8,8 @@ import pytest
 
 from coterie.algorithms.imitation import demonstrations
 from coterie.algorithms.imitation.demonstrations import Demonstrations, EpisodeInfo, PlayedTable
-from coterie.core.types import Box, CoterieError, Dict, Discrete, MultiDiscrete, map_tree
+from coterie.core.trees import map_tree
+from coterie.core.types import Box, CoterieError, Dict, Discrete, MultiDiscrete
 
 SPACE = Dict({"own": Box((2,), np.array([-np.inf, 0.0], np.float32), 1.0), "level": Discrete(4)}, (("own",),))
 

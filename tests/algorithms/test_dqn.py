@@ -11,7 +11,8 @@ import torch
 from coterie.algorithms.divergence import Diverged
 from coterie.algorithms.dqn.dqn import DQNHandOverSettings
 from coterie.algorithms.dqn.transitions import Transitions
-from coterie.core.types import Box, CoterieError, Discrete, Finals, Joint
+from coterie.core.decisions import Finals, Joint
+from coterie.core.types import Box, CoterieError, Discrete
 from coterie.nn import kernels
 from coterie.preferences.standard import Individual, IndividualSettings, Team, TeamSettings
 from coterie.testing.comparison import expect_equal, leaves
@@ -264,7 +265,7 @@ def test_observation_statistics_take_in_the_decisions_after_learning(q_learner):
     one = q_learner(group_spec(agents=2, parameters="individual"))
     own = random_rollout(one)
     learn(one, own)
-    closed = own.closed()
+    closed = own.valid
     for a in (0, 1):
         rows = own.observation[:-1][:, :, a][closed[:, :, a]]
         assert np.allclose(one.policy.normalizer.mean[a], rows.mean(0), atol=1e-6)
@@ -297,7 +298,7 @@ class SameDraws:
 def alone_with(own, a):
     names = ("observation", "action", "log_prob", "reward", "active", "terminated", "truncated", "mask")
     mine = {name: np.ascontiguousarray(getattr(own, name)[:, :, a : a + 1]) for name in names}
-    finals = Finals(own.finals.index, own.finals.observation[:, a : a + 1])
+    finals = Finals(own.finals.at, own.finals.observation[:, a : a + 1])
     return dataclasses.replace(own, **mine, acting=own.acting[:, a : a + 1], finals=finals)
 
 
@@ -363,7 +364,7 @@ def test_one_observation_that_is_no_number_is_enough(q_learner, bad, normal):
     fields = {"compiled": q_learner.keywords["compiled"], "normalize_observations": normal}
     one = q_learner(where, policy=q_network(where, **fields), batch_size=256)
     own = random_rollout(one)
-    t, n, a = np.argwhere(own.closed())[0]
+    t, n, a = np.argwhere(own.valid)[0]
     own.observation[t, n, a, 1] = bad
     with pytest.raises(Diverged, match=r"observation is not a finite number|learning diverged"):
         learn(one, own)
@@ -386,7 +387,7 @@ def test_what_follows_an_end_may_be_anything(q_learner):
 def test_a_group_that_never_acts(q_learner):
     one = q_learner()
     own = random_rollout(one)
-    idle = dataclasses.replace(own, active=np.zeros_like(own.active))
+    idle = dataclasses.replace(own, active=np.zeros_like(own.valid))
     before = weights(one)
     for _ in range(2):
         assert learn(one, idle) == {"replay": 0.0, "epsilon": 1.0}
@@ -398,10 +399,10 @@ def test_remembered_decisions_are_learned_from_while_nobody_acts(q_learner):
     own = random_rollout(one)
     learn(one, own)
     before, known = weights(one), one.replays[0].size
-    metrics = learn(one, dataclasses.replace(own, active=np.zeros_like(own.active)))
+    metrics = learn(one, dataclasses.replace(own, active=np.zeros_like(own.valid)))
     assert metrics["updates"] > 0
     assert not np.array_equal(weights(one), before)
-    assert one.replays[0].size <= known + 2 * own.active[0].size  # ends complete what was waiting
+    assert one.replays[0].size <= known + 2 * own.valid[0].size  # ends complete what was waiting
 
 
 @pytest.mark.parametrize("compiled", [True, False])
@@ -412,7 +413,7 @@ def test_who_begins_later_learns_as_if_alone(q_learner, compiled, update):
     both = q_learner(group_spec(parameters="individual"), **settings)
     before = weights(both)
     own = random_rollout(both)
-    idle = dataclasses.replace(own, active=own.active & np.array([True, False]))
+    idle = dataclasses.replace(own, active=own.valid & np.array([True, False]))
     for seed in range(3):
         assert learn(both, idle, seed)["updates"] > 0
     assert not np.array_equal(weights(both)[0], before[0])

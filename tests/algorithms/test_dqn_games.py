@@ -27,7 +27,7 @@ def play(world, iterations=30, steps=4, parameters="shared", opponents=(), netwo
     table = actors((where, policy), *opponents)
     runner = Runner(world, table, seed=0)
     for i in range(iterations):
-        own = runner.play(steps, i).experiences["team"]
+        own = runner.play(steps, i).decisions["team"]
         learn(one, own, i, progress=i / iterations, ahead=(i + 1) / iterations)
     return table, one
 
@@ -42,7 +42,7 @@ def test_learns_a_bandit(network):
     payoff = np.array([0.0, 0.2, 1.0, 0.5])
     world = Bandit(Discrete(4), lambda a: payoff[a], num_envs=16)
     table, _ = play(world, network=network)
-    assert (greedily(world, table).experiences["team"].action == 2).all()
+    assert (greedily(world, table).decisions["team"].action == 2).all()
 
 
 @pytest.mark.slow
@@ -52,7 +52,7 @@ def test_agents_with_equal_views_learn_to_act_differently(parameters, compiled):
     wanted = np.array([0, 2])
     world = Bandit(Discrete(3), lambda a: (a == wanted) * 1.0, num_envs=16, agents=2)
     table, _ = play(world, parameters=parameters, network={"compiled": compiled})
-    assert (greedily(world, table).experiences["team"].action == wanted).all()
+    assert (greedily(world, table).decisions["team"].action == wanted).all()
 
 
 class Turns(Rounds):
@@ -75,8 +75,8 @@ def test_learns_where_agents_take_turns_from_what_arrives_while_idle(n_steps):
     world = Turns(num_envs=16, agents=2, length=8)
     fields = {"gamma": 0.9, "n_steps": n_steps, "target": {"update": "soft", "tau": 0.05}}
     table, _ = play(world, steps=7, iterations=40, **fields)  # rollouts end in the middle of things
-    own = greedily(world, table, 16).experiences["team"]
-    paid = own.active & (own.observation[:-1, ..., 1] < 7)  # a decision at the last tick is never paid
+    own = greedily(world, table, 16).decisions["team"]
+    paid = own.valid & (own.observation[:-1, ..., 1] < 7)  # a decision at the last tick is never paid
     assert (own.action[paid] == 3).mean() > 0.95
 
 

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from coterie.algorithms.divergence import Diverged
 from coterie.algorithms.dqn.mixing import LEAK, QMIX, VDN, mixer
 from coterie.algorithms.dqn.transitions import Transitions
-from coterie.core.types import AgentStep, AgentType, Box, Discrete, Joint, StateRows, TimeStep
+from coterie.core.decisions import Joint, StateRows
+from coterie.core.types import AgentStep, AgentType, Box, Discrete, TimeStep
 from coterie.preferences.standard import Team, TeamSettings
 from coterie.testing.comparison import expect_equal, leaves, through_checkpoint
 from coterie.training.runner import Runner
@@ -221,8 +222,8 @@ def test_the_state_is_normalised_by_what_was_seen():
 def test_the_worlds_own_state_is_used_where_it_tells_one():
     one = make_learner(group_spec(state_size=4), mixer="qmix")
     own = random_rollout(one)
-    rows = generator(1).standard_normal((len(own.active) + 1, own.active.shape[1], 4), np.float32)
-    finals = generator(2).standard_normal((len(own.finals.index), 4), np.float32)
+    rows = generator(1).standard_normal((len(own.valid) + 1, own.valid.shape[1], 4), np.float32)
+    finals = generator(2).standard_normal((len(own.finals.at), 4), np.float32)
     one.learn(own, Joint({"team": own}, 1, 0.0, {}, StateRows(rows, finals)), generator())
     known = one.replays[0].rows.state[: one.replays[0].size]
     assert {tuple(s) for s in known.tolist()} <= {tuple(s) for s in rows.reshape(-1, 4).tolist()}
@@ -265,9 +266,9 @@ def train(world, name, parameters="shared", iterations=30, steps=4, state_size=2
     one = make_learner(where, policy=policy, mixer=name, **fields)
     runner = Runner(world, actors((where, policy)), seed=0)
     for i in range(iterations):
-        own = runner.play(steps, i).experiences["team"]
+        own = runner.play(steps, i).decisions["team"]
         learn(one, own, i, progress=i / iterations, ahead=(i + 1) / iterations)
-    return Runner(world, actors((where, policy)), seed=1, greedy=True).play(2, 0).experiences["team"], one
+    return Runner(world, actors((where, policy)), seed=1, greedy=True).play(2, 0).decisions["team"], one
 
 
 @pytest.mark.slow

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from coterie.core.types import Finals
+from coterie.core.decisions import Finals
 from helpers.dqn import learn, make_learner, q_network, random_rollout
 from helpers.small_worlds import experience, generator, group_spec
 

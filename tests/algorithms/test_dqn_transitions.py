@@ -15,7 +15,8 @@ from coterie.algorithms.dqn.transitions import (
     no_pending,
     team_trajectories,
 )
-from coterie.core.types import Advice, AgentStep, AgentType, Box, Decision, Discrete, Finals, StateRows, TimeStep
+from coterie.core.decisions import Finals, StateRows
+from coterie.core.types import Advice, AgentStep, AgentType, Box, Decision, Discrete, TimeStep
 from coterie.training.runner import Runner
 from coterie.worlds.boards.tictactoe import Tictactoe, TictactoeSettings
 from coterie.worlds.gridworld.world import Gridworld, GridworldSettings
@@ -48,8 +49,8 @@ def cut(own, steps=1, parameter_sets=1, pending=None, gamma=GAMMA):
 
 def cut_team(own, state, steps=1):
     one = team_trajectories(own, own.observation, own.finals.observation, own.reward, state)
-    like = empty_transitions(0, own.active.shape[2], 3, 2, state.rows.shape[-1])
-    return complete_transitions(one, no_pending(own.active.shape[1], steps, like), GAMMA)
+    like = empty_transitions(0, own.valid.shape[2], 3, 2, state.rows.shape[-1])
+    return complete_transitions(one, no_pending(own.valid.shape[1], steps, like), GAMMA)
 
 
 def brief(rows):
@@ -399,9 +400,9 @@ def test_however_experience_is_cut_the_transitions_are_those_of_whole_episodes(
     table = [(where, policy), (idle, Wanderer(actions, seed + 1))] if idle.agents else [(where, policy)]
     runner = Runner(world, actors(*table), seed)
     for iteration, timestep in enumerate(cuts):
-        own = runner.play(timestep, iteration).experiences["team"]
+        own = runner.play(timestep, iteration).decisions["team"]
         if own.mask is None:
-            own = dataclasses.replace(own, mask=np.ones((*own.active.shape, actions), bool))
+            own = dataclasses.replace(own, mask=np.ones((*own.valid.shape, actions), bool))
         parts = agent_trajectories(own, own.observation, own.finals.observation, own.reward, where.parameter_sets)
         if pending is None:
             pending = [no_pending(p.active.shape[1], steps, empty_transitions(0, 1, size, actions, 0)) for p in parts]
@@ -429,8 +430,8 @@ def test_a_team_cut_anyhow(steps):
         runner, rows = Runner(world, actors((where, policy)), 0), []
         waiting = no_pending(3, steps, empty_transitions(0, 2, size, policy.actions, 2 * size))
         for iteration, timestep in enumerate(cuts):
-            own = runner.play(timestep, iteration).experiences["team"]
-            own = dataclasses.replace(own, mask=np.ones((*own.active.shape, policy.actions), bool))
+            own = runner.play(timestep, iteration).decisions["team"]
+            own = dataclasses.replace(own, mask=np.ones((*own.valid.shape, policy.actions), bool))
             state = StateRows(*(a.reshape(*a.shape[:-2], 2 * size) for a in (own.observation, own.finals.observation)))
             part = team_trajectories(own, own.observation, own.finals.observation, own.reward, state)
             rows.append(complete_transitions(part, waiting, GAMMA))
@@ -549,8 +550,8 @@ def test_a_teams_transitions_are_those_of_whole_episodes_though_members_leave(st
     policy = Wanderer(3, 1)
     runner = Runner(world, actors((where, policy)), 0)
     for iteration, count in enumerate(cuts):
-        own = runner.play(count, iteration).experiences["team"]
-        none = StateRows(np.zeros((count + 1, 3, 0), np.float32), np.zeros((len(own.finals.index), 0), np.float32))
+        own = runner.play(count, iteration).decisions["team"]
+        none = StateRows(np.zeros((count + 1, 3, 0), np.float32), np.zeros((len(own.finals.at), 0), np.float32))
         team = team_trajectories(own, own.observation, own.finals.observation, own.reward, none)
         found += plain_team(complete_transitions(team, pending, GAMMA))
     expected = Counter()

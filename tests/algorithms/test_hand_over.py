@@ -9,7 +9,7 @@ import coterie
 from coterie.algorithms.dqn.dqn import DQNHandOverSettings, state_stream
 from coterie.algorithms.dqn.transitions import Transitions
 from coterie.config import schema
-from coterie.core.types import Joint
+from coterie.core.decisions import Joint
 from coterie.runs.run import Run
 from coterie.training.build import build_groups, build_world, start_groups
 from coterie.training.runner import Runner
@@ -68,7 +68,7 @@ def test_the_actor_begins_without_the_momentum_of_the_warm_up(compiled):
     config = schema.load("gridworld-cooperative", [*words, "groups.team.policy.hidden=[8]"])
     world = build_world(config.world, 4)
     group = build_groups(config, world)[0]
-    actor, own = group.policy.flat, Runner(world, [group.actor], 0).play(8, 1, 0.0).experiences["team"]
+    actor, own = group.policy.flat, Runner(world, [group.actor], 0).play(8, 1, 0.0).decisions["team"]
     before = actor.array.copy()
 
     def learn(iteration):
@@ -95,7 +95,7 @@ def test_a_clone_of_values_acts_alike_after_the_first_iteration_of_dqn():
         world = build_world(config.world, 64)
         group = build_groups(config, world)[0]
         runner = Runner(world, [group.actor], 0)
-        own = runner.play(8, 1, 0.0).experiences["team"]
+        own = runner.play(8, 1, 0.0).decisions["team"]
         rows = group.policy.arrange(group.policy.pack(own.observation))
         group.policy.normalizer.update([mine[:2] for mine in rows])  # a clone that was measured on few decisions
         epsilon = group.policy.epsilon
@@ -174,7 +174,7 @@ def test_a_parameter_set_is_handed_over_when_its_own_replay_is_ready(compiled):
     stir(one.policy)
     frozen = ~state_stream(one.policy.net)
     own = random_rollout(one)
-    alone = own.active.copy()
+    alone = own.valid.copy()
     alone[..., 1] = False  # the second agent takes no part in the first rollout
     first = one.policy.flat.array.copy()
     learn(one, replace(own, active=alone))

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from coterie.algorithms.joint_transitions import JointLayout
+from coterie.core.decisions import Decisions, Finals, Joint
 from coterie.core.group import GroupInfo
-from coterie.core.types import AgentType, Box, Discrete, Experience, Finals, Joint, MultiDiscrete
+from coterie.core.types import AgentType, Box, Discrete, MultiDiscrete
 from coterie.nn.packing import encode
 from coterie.training.runner import Runner
 from coterie.worlds.mpe.world import Tag, TagSettings
@@ -211,7 +212,7 @@ def test_what_a_real_world_did(continuous):
             for one in layout.own.observations(observation).reshape(-1, 14):
                 assert one.tobytes() in seen
     assert total == 5 * 20 - int(pending.active.any(axis=1).sum())
-    assert isinstance(played[0]["adversary"], Experience)
+    assert isinstance(played[0]["adversary"], Decisions)
     space = group_specs[0].spaces.action
     assert np.array_equal(
         layout.groups["adversary"].actions(rows.action)[0], encode(space, played[0]["adversary"].action[-1, 0])

@@ -11,7 +11,8 @@ from coterie.algorithms.divergence import Diverged
 from coterie.algorithms.joint_transitions import JointTransitions
 from coterie.algorithms.maddpg.kernels import Draws
 from coterie.algorithms.maddpg.maddpg import Rates
-from coterie.core.types import Box, Discrete, Finals
+from coterie.core.decisions import Finals
+from coterie.core.types import Box, Discrete
 from coterie.preferences.standard import Team, TeamSettings
 from coterie.testing.comparison import expect_equal, leaves
 from helpers.maddpg import (
@@ -23,7 +24,7 @@ from helpers.maddpg import (
     joint_of,
     learn,
     make_learner,
-    random_experience,
+    random_decisions,
     randomise,
     set_output,
     weights,
@@ -168,8 +169,8 @@ def table_of(action, parameters, centralized, compiled=True, **settings):
     )
     randomise(one.policy, scale=0.5)
     one.actor.target_flat.array[:] = 0.7 * one.policy.flat.array
-    own = random_experience(one, masked=action == "discrete")
-    theirs = aligned(random_experience(make_learner(other), 5), own)
+    own = random_decisions(one, masked=action == "discrete")
+    theirs = aligned(random_decisions(make_learner(other), 5), own)
     return one, own, theirs
 
 
@@ -301,7 +302,7 @@ def test_five_updates_are_those_of_td3(centralized, compiled):
     randomise(one.policy, scale=0.5)
     one.actor.target_flat.array[:] = 0.7 * one.policy.flat.array
     one.critics[1].target_flat.array[:] *= 1.3
-    own = random_experience(one)
+    own = random_decisions(one)
     joint = joint_of(one, own)
     one.remember(own, joint)
     draws = one.draw(5, joint, generator())
@@ -351,7 +352,7 @@ def test_five_updates_are_those_of_td3(centralized, compiled):
 
 def test_the_learner_applies_the_preference(table_learner):
     own_wish, team, again = table_learner(), table_learner(preference=Team(TeamSettings())), table_learner()
-    own = random_experience(own_wish)
+    own = random_decisions(own_wish)
     shared = np.broadcast_to(own.reward.mean(2, keepdims=True), own.reward.shape).astype(np.float32)
     for one, given_experience in ((own_wish, own), (team, own), (again, dataclasses.replace(own, reward=shared))):
         learn(one, given_experience)
@@ -361,12 +362,12 @@ def test_the_learner_applies_the_preference(table_learner):
 
 def test_observation_statistics_take_in_the_decisions_after_learning(table_learner):
     one = table_learner(group_spec(SPACES["box"], parameters="individual"))
-    own = random_experience(one)
+    own = random_decisions(one)
     learn(one, own)
     for a in (0, 1):
-        rows = own.observation[:-1][:, :, a][own.active[:, :, a]]
+        rows = own.observation[:-1][:, :, a][own.valid[:, :, a]]
         assert np.allclose(one.policy.normalizer.mean[a], rows.mean(0), atol=1e-6)
-    assert one.normalizer.count[0] == own.active.shape[0] * own.active.shape[1]
+    assert one.normalizer.count[0] == own.valid.shape[0] * own.valid.shape[1]
 
 
 # Several groups ----------------------------------------------------------------------------------------------
@@ -378,8 +379,8 @@ def two_groups(table_learner, centralized=True):
         group_spec(SPACES["box"], group="team"), group_spec(SPACES["discrete"], group="others", agents=3)
     )
     learners = [table_learner(where, critic={"centralized": centralized}) for where in group_specs]
-    own = random_experience(learners[0])
-    return learners, {"team": own, "others": aligned(random_experience(learners[1], 1), own)}
+    own = random_decisions(learners[0])
+    return learners, {"team": own, "others": aligned(random_decisions(learners[1], 1), own)}
 
 
 @both_views
@@ -464,7 +465,7 @@ def test_a_critic_that_is_not_centralized_ignores_other_groups(table_learner):
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_divergence_is_named(table_learner, bad):
     one = table_learner(batch_size=256)
-    own = random_experience(one)
+    own = random_decisions(one)
     own.reward[3] = bad
     with pytest.raises(Diverged, match="group 'team': learning diverged"):
         learn(one, own)
@@ -474,8 +475,8 @@ def test_divergence_is_named(table_learner, bad):
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_one_observation_that_is_no_number_is_enough(table_learner, bad):
     one = table_learner(batch_size=256)
-    own = random_experience(one)
-    t, n, a = np.argwhere(own.active)[0]
+    own = random_decisions(one)
+    t, n, a = np.argwhere(own.valid)[0]
     own.observation[t, n, a, 1] = bad
     with pytest.raises(Diverged, match=r"observation is not a finite number|learning diverged"):
         learn(one, own)
@@ -483,8 +484,8 @@ def test_one_observation_that_is_no_number_is_enough(table_learner, bad):
 
 def test_a_group_that_never_acts(table_learner):
     one = table_learner()
-    own = random_experience(one)
-    idle = dataclasses.replace(own, active=np.zeros_like(own.active))
+    own = random_decisions(one)
+    idle = dataclasses.replace(own, active=np.zeros_like(own.valid))
     before = weights(one)
     for _ in range(2):
         assert learn(one, idle) == {"replay": 0.0, "noise": 0.2}

@@ -50,13 +50,13 @@ def play(world, iterations=40, steps=4, parameters="shared", network=None, prefe
     table = actors((where, policy))
     runner = Runner(world, table, seed=0)
     for i in range(iterations):
-        own = runner.play(steps, i).experiences["team"]
+        own = runner.play(steps, i).decisions["team"]
         learn(one, own, i, progress=i / iterations, ahead=(i + 1) / iterations)
     return table, one
 
 
 def greedily(world, table, steps=2):
-    return Runner(world, table, seed=1, greedy=True).play(steps, 0).experiences["team"].action
+    return Runner(world, table, seed=1, greedy=True).play(steps, 0).decisions["team"].action
 
 
 @pytest.mark.slow

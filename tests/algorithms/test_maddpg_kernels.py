@@ -18,7 +18,7 @@ from helpers.maddpg import (
     deterministic,
     learn,
     make_learner,
-    random_experience,
+    random_decisions,
     weights,
 )
 from helpers.small_worlds import ACTIONS, generator, group_spec
@@ -124,7 +124,7 @@ def test_the_compiled_path_equals_autograd(case):
         one.actor.target_flat.array *= 1.5
     first, stranger = weights(fast), make_learner(other)
     for iteration in range(3):  # the later ones with observations normalised
-        own, theirs = random_experience(slow, iteration, masked), random_experience(stranger, iteration + 9)
+        own, theirs = random_decisions(slow, iteration, masked), random_decisions(stranger, iteration + 9)
         paid = np.random.default_rng(iteration).random(own.reward.shape) >= zeros
         own = dataclasses.replace(own, reward=own.reward * paid)
         table = {"others": aligned(theirs, own)}
@@ -143,7 +143,7 @@ def test_without_scipy_everything_goes_through_pytorch(monkeypatch):
     monkeypatch.setattr(kernels, "available", lambda: False)
     one = make_learner()
     assert not one.compiled
-    learn(one, random_experience(one))
+    learn(one, random_decisions(one))
 
 
 # The expectation over choices ---------------------------------------------------------------------------

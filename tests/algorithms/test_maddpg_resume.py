@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from helpers.maddpg import SPACES, learn, random_experience
+from helpers.maddpg import SPACES, learn, random_decisions
 from helpers.resume import (
     TRAIN,
     assert_alike_with_workers,
@@ -93,4 +93,4 @@ def test_a_loaded_learner_goes_on_as_the_saved_one(table_learner, action, parame
         assert np.array_equal(one.amounts, other.amounts)
         assert one.amounts.any() == hurdle
 
-    assert_loaded_goes_on(one, other, learn, random_experience, same)
+    assert_loaded_goes_on(one, other, learn, random_decisions, same)

@@ -14,7 +14,7 @@ from coterie.algorithms.maddpg.maddpg import (
     NoiseSettings,
     TargetSettings,
 )
-from helpers.maddpg import SPACES, critic_weights, joint_of, learn, random_experience, weights
+from helpers.maddpg import SPACES, critic_weights, joint_of, learn, random_decisions, weights
 from helpers.small_worlds import generator, group_spec
 
 STEPS = 36  # of the world, played: 12 rows of 3 copies
@@ -24,7 +24,7 @@ ONCE = {"updates_per_step": 1 / STEPS}
 def after(table_learner, iterations=2, where=None, **settings):
     one = table_learner(where, **settings)
     for seed in range(iterations):
-        learn(one, random_experience(one, seed), seed, progress=0.5, ahead=0.6)
+        learn(one, random_decisions(one, seed), seed, progress=0.5, ahead=0.6)
     return one
 
 
@@ -32,7 +32,7 @@ def moved(table_learner, progress=0.0, **settings):
     """How far one update moves policy and critic, in the largest single parameter."""
     one = table_learner(**ONCE | settings)
     before = weights(one), critic_weights(one)
-    assert learn(one, random_experience(one), progress=progress)["updates"] == 1
+    assert learn(one, random_decisions(one), progress=progress)["updates"] == 1
     return [
         float(np.abs(new - old).max()) for new, old in zip((weights(one), critic_weights(one)), before, strict=True)
     ]
@@ -51,7 +51,7 @@ def test_learning_rates_and_their_schedule(table_learner):
     assert linear == pytest.approx([0.0025, 0.0075], rel=0.05)
     assert moved(table_learner, 1.0, learning_rate_schedule="linear", **different) == [0, 0]
     one = table_learner(learning_rate=0.01, learning_rate_schedule="linear")
-    assert learn(one, random_experience(one), progress=0.5)["learning_rate"] == pytest.approx(0.005)
+    assert learn(one, random_decisions(one), progress=0.5)["learning_rate"] == pytest.approx(0.005)
 
 
 def test_gamma(table_learner):
@@ -127,7 +127,7 @@ class Nothing:
 
 def test_gumbel_noise_is_always_a_number(table_learner):
     one = table_learner(group_spec(SPACES["discrete"]))
-    own = random_experience(one)
+    own = random_decisions(one)
     one.remember(own, joint_of(one, own))
     assert np.isfinite(one.draw(2, joint_of(one, own), Nothing()).gumbel).all()
 
@@ -141,7 +141,7 @@ def test_smoothing_reaches_boxes_alone(table_learner):
 @pytest.mark.parametrize("size", [1, 7, 200])
 def test_batch_size(table_learner, size):
     one = table_learner(batch_size=size)
-    own = random_experience(one)
+    own = random_decisions(one)
     one.remember(own, joint_of(one, own))
     draws = one.draw(3, joint_of(one, own), generator())
     assert draws.indices.shape == (3, size)
@@ -152,7 +152,7 @@ def test_batch_size(table_learner, size):
 @pytest.mark.slow
 @pytest.mark.parametrize("rate", [0.25, 0.03])
 def test_updates_per_step_counts_environment_steps_and_carries_fractions(table_learner, rate):
-    one, done, own = table_learner(updates_per_step=rate), 0, random_experience(table_learner())
+    one, done, own = table_learner(updates_per_step=rate), 0, random_decisions(table_learner())
     for iteration in range(1, 14):
         done += learn(one, own)["updates"]
         assert done == math.floor(iteration * rate * STEPS + 1e-9)
@@ -164,7 +164,7 @@ def test_policy_delay_counts_critic_steps_across_iterations(table_learner, delay
     one = table_learner(policy_delay=delay, updates_per_step=3 / STEPS)
     target = one.critics[0].target_flat.array.copy()
     for iteration in range(1, 8):
-        learn(one, random_experience(one, iteration))
+        learn(one, random_decisions(one, iteration))
         assert one.critics[0].steps == 3 * iteration
         assert one.actor.steps == 3 * iteration // delay
         assert np.array_equal(one.critics[0].target_flat.array, target) is (3 * iteration < delay)  # targets wait, too
@@ -173,7 +173,7 @@ def test_policy_delay_counts_critic_steps_across_iterations(table_learner, delay
 def test_max_grad_norm(table_learner):
     for limit in (1e-4, 1e9):
         one = table_learner(max_grad_norm=limit, **ONCE)
-        learn(one, random_experience(one))
+        learn(one, random_decisions(one))
         norms = [float(np.linalg.norm(each.flat.mean * 10)) for each in (one.actor, *one.critics)]
         assert (max(norms) <= 1.001e-4) if limit == 1e-4 else (min(norms) > 1e-3)
 
@@ -190,7 +190,7 @@ def test_noise_goes_from_start_to_end_in_a_straight_line():
 def test_the_learner_sets_the_policys_noise(table_learner):
     one = table_learner(noise={"start": 0.4, "end": 0.1, "fraction": 0.5})
     assert one.policy.noise == 0.4
-    assert learn(one, random_experience(one), ahead=0.25)["noise"] == pytest.approx(0.25)
+    assert learn(one, random_decisions(one), ahead=0.25)["noise"] == pytest.approx(0.25)
     assert one.policy.noise == pytest.approx(0.25)
 
 
@@ -223,7 +223,7 @@ def test_targets_follow_at_their_rate(table_learner, rate):
     all_of = (one.actor, *one.critics)
     before = [each.flat.array.copy() for each in all_of]
     assert all(np.array_equal(each.target_flat.array, old) for each, old in zip(all_of, before, strict=True))
-    learn(one, random_experience(one))
+    learn(one, random_decisions(one))
     for each, old in zip(all_of, before, strict=True):
         assert np.allclose(each.target_flat.array, old + rate * (each.flat.array - old), atol=1e-6)
         assert not np.array_equal(each.flat.array, old)
@@ -233,7 +233,7 @@ def test_the_replay_forgets_and_waits(table_learner):
     one = table_learner(replay={"size": 50, "learning_starts": 40})
     counts = []
     for seed in range(3):
-        metrics = learn(one, random_experience(one, seed))
+        metrics = learn(one, random_decisions(one, seed))
         counts.append((metrics["replay"], metrics.get("updates", 0.0)))
     assert counts[0][0] < 40
     assert counts[0][1] == 0
@@ -245,7 +245,7 @@ def test_update_every_and_offset(table_learner, every, offset):
     one = table_learner(update_every=every, update_offset=offset)
     for iteration in range(1, 8):
         before, known = weights(one), one.replay.size
-        metrics = learn(one, random_experience(one, iteration), iteration=iteration)
+        metrics = learn(one, random_decisions(one, iteration), iteration=iteration)
         assert one.replay.size > known  # experience in between is remembered
         learns = (iteration - offset) % every == 0
         assert ("updates" in metrics) is learns

@@ -10,10 +10,10 @@ import torch
 from coterie.algorithms.divergence import Diverged
 from coterie.algorithms.ppo import ppo
 from coterie.algorithms.ppo.ppo import explained_variance
-from coterie.core.types import Finals
+from coterie.core.decisions import Finals
 from coterie.preferences.standard import Team, TeamSettings
 from coterie.testing.comparison import expect_equal, leaves
-from coterie.testing.sampling import random_experience
+from coterie.testing.sampling import random_decisions
 from helpers.ppo import SameShuffle, actor, critic, evaluate_actions, learn, random_rollout, tensors, values_of, watch
 from helpers.small_worlds import ACTIONS, experience, generator, group_spec, joint, network
 
@@ -69,7 +69,7 @@ def test_every_decision_is_used_once_a_pass(learner):
     seen = watch(one)
     metrics = learn(one, own)
     assert len(seen) == metrics["minibatches"] == 12
-    closed = own.closed()
+    closed = own.valid
     assert metrics["decisions"] == closed.sum()
     orders = []
     for first in (0, 4, 8):
@@ -98,7 +98,7 @@ def test_what_belongs_together_stays_together(learner, action, parameters):
             who = part.actor_input[stack, m, 3:].tolist()
             assert (stack, who) == ((a, []) if parameters == "individual" else (0, np.eye(3)[a].tolist()))
             used += 1
-    assert used == 4 * own.closed().sum()
+    assert used == 4 * own.valid.sum()
 
 
 def test_truncation_bootstraps_from_the_final_observation(learner):
@@ -110,7 +110,7 @@ def test_truncation_bootstraps_from_the_final_observation(learner):
         values = values_of(one, own.observation)
         found = one.bootstrap(own, None, values)
         assert own.truncated.any()
-        for (t, n), final in zip(own.finals.index, own.finals.observation, strict=True):
+        for (t, n), final in zip(own.finals.at, own.finals.observation, strict=True):
             for a in np.flatnonzero(own.truncated[t, n]):
                 alone = np.zeros((1, 1, 2, 3), np.float32)
                 alone[0, 0, a] = final[a]
@@ -142,7 +142,7 @@ def test_observation_statistics_take_in_the_decisions_after_learning(learner):
     one = learner(group_spec(agents=2, parameters="individual"))
     own = random_rollout(one)
     learn(one, own)
-    closed = own.closed()
+    closed = own.valid
     for a in (0, 1):
         rows = own.observation[:-1][:, :, a][closed[:, :, a]]
         assert np.allclose(one.policy.normalizer.mean[a], rows.mean(0), atol=1e-6)
@@ -174,11 +174,11 @@ def test_individual_agents_learn_as_if_alone(learner, action, lives):
         settings |= {"minibatches": 8, "target_kl": 0.002}
     where = group_spec(ACTIONS[action], agents=2, parameters="individual")
     both = learner(where, **settings)
-    own = random_experience(where, both.policy, False, 0)
-    own = dataclasses.replace(own, active=np.ones_like(own.active), acting=np.ones_like(own.acting))
+    own = random_decisions(where, both.policy, False, 0)
+    own = dataclasses.replace(own, active=np.ones_like(own.valid), acting=np.ones_like(own.acting))
     own = dataclasses.replace(own, reward=own.reward * np.float32([1, 30]) + np.float32([0, 7]))
     if lives == "unequal":
-        own.active[1:, :, 1] = False  # agent 1 decides once
+        own.valid[1:, :, 1] = False  # agent 1 decides once
         own.terminated[0, :, 1] = True
     alone = []
     for a in (0, 1):
@@ -202,7 +202,7 @@ def test_individual_agents_learn_as_if_alone(learner, action, lives):
                 own,
                 **{name: part(getattr(own, name), a) for name in names},
                 acting=own.acting[:, a : a + 1],
-                finals=Finals(own.finals.index, own.finals.observation[:, a : a + 1]),
+                finals=Finals(own.finals.at, own.finals.observation[:, a : a + 1]),
             )
             one.learn(mine, joint(mine), SameShuffle())
     for a, one in enumerate(alone):
@@ -213,7 +213,7 @@ def test_individual_agents_learn_as_if_alone(learner, action, lives):
         assert one.returns.scale[0].item() == pytest.approx(both.returns.scale[a].item())
     assert not np.allclose(actor(both)[0], actor(both)[1], atol=1e-2)
     if lives == "unequal":
-        most, rows = 3 * 3 * 8, own.active[0, :, 1].sum()
+        most, rows = 3 * 3 * 8, own.valid[0, :, 1].sum()
         assert rows < 8
         assert steps[-1][1] <= 3 * 3 * rows
         assert steps[-1][0] < most  # stopped by its own target_kl
@@ -223,7 +223,7 @@ def test_an_agent_without_decisions_does_not_disturb_the_others(learner):
     where = group_spec(agents=2, parameters="individual")
     one = learner(where)
     own = random_rollout(one)
-    active = own.active.copy()
+    active = own.valid.copy()
     active[:, :, 1] = False
     own = dataclasses.replace(own, active=active)
     before = actor(one)
@@ -260,7 +260,7 @@ def test_one_observation_that_is_no_number_is_enough(learner, bad, activation, n
         for seed in range(iteration):
             own = random_rollout(one, seed)
             if seed == iteration - 1:
-                t, n, a = np.argwhere(own.closed())[0]
+                t, n, a = np.argwhere(own.valid)[0]
                 own.observation[t, n, a, 1] = bad
                 with pytest.raises(Diverged, match=r"observation is not a finite number|learning diverged"):
                     learn(one, own)
@@ -273,8 +273,8 @@ def test_padding_may_hold_anything(learner):
     for rubbish in (False, True):
         one = learner(group_spec(agents=3, parameters="individual"))
         own = random_rollout(one)
-        own.active[:, :, 1] &= own.active[:, :, 0]  # sequences of unequal length
-        own.active[0] = False
+        own.valid[:, :, 1] &= own.valid[:, :, 0]  # sequences of unequal length
+        own.valid[0] = False
         if rubbish:
             own.log_prob[0], own.action[0], own.observation[0] = -1000, 3, math.nan
         learn(one, own)
@@ -287,7 +287,7 @@ def test_nothing_to_learn_from_leaves_everything_as_it_was(learner):
     one = learner()
     own = random_rollout(one)
     before = leaves(one.state()), leaves(one.policy.state())
-    idle = dataclasses.replace(own, active=np.zeros_like(own.active))
+    idle = dataclasses.replace(own, active=np.zeros_like(own.valid))
     assert learn(one, idle) == {"decisions": 0.0}
     expect_equal("learner", before[0], one.state())
     expect_equal("policy", before[1], one.policy.state())

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from coterie.algorithms.ppo.advantages import advantages
-from coterie.core.types import merge
+from coterie.core.decisions import merge
 from helpers.small_worlds import experience, generator
 
 
@@ -78,7 +78,7 @@ def test_an_open_decision_is_not_learned_from_but_closes_the_one_before():
     # δ1 = 2 + ½·3 − 2 = 1.5 without a trace from the open one;  A0 = 1 + ¼·1.5
     assert advantage == [1.375, 1.5, 0.0]
     assert returns[2] == 0.0
-    assert own.closed()[:, 0, 0].tolist() == valid
+    assert own.valid[:, 0, 0].tolist() == valid
 
 
 def test_agents_and_copies_do_not_mix():
@@ -118,7 +118,7 @@ def test_valid_rows_are_the_closed_ones_and_trace_1_gives_discounted_sums(seed):
     )
     values, boot = random.random(13, np.float32), random.random(12, np.float32)
     _, returns, valid = scan(own, values, dict(enumerate(boot)), gamma=0.9, trace=1.0)
-    assert np.array_equal(valid, own.closed()[:, 0, 0])
+    assert np.array_equal(valid, own.valid[:, 0, 0])
     expected = np.zeros(12)
     for t in np.flatnonzero(valid):  # forwards and by definition, unlike the scan
         total, factor, s, opened = 0.0, 1.0, t, 0.0

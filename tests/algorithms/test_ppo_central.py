@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from coterie.config import schema
-from coterie.core.types import Joint, StateRows
+from coterie.core.decisions import Joint, StateRows
 from coterie.nn.packing import table_state
 from coterie.testing.comparison import expect_equal, leaves
 from coterie.training import build, workers
@@ -51,7 +51,7 @@ class Seated:
     def advance(self):
         joint = self.joint()
         return {
-            group.name: group.learner.learn(joint.experiences[group.name], joint, generator(self.iteration))
+            group.name: group.learner.learn(joint.decisions[group.name], joint, generator(self.iteration))
             for group in self.groups
         }
 
@@ -118,12 +118,12 @@ def test_the_worlds_state_is_written_at_every_row(tmp_path):
 def test_last_states_belong_to_the_moments_of_every_groups_finals(tmp_path, shows_state):
     seated = Seated(table(tmp_path, shows_state=shows_state))
     joint = seated.joint()
-    ones, twos = (joint.experiences[name] for name in ("ones", "twos"))
+    ones, twos = (joint.decisions[name] for name in ("ones", "twos"))
     assert ones.terminated.any()
     assert not ones.truncated.any()
     assert twos.truncated.any()
     assert not twos.terminated.any()
-    assert np.array_equal(ones.finals.index, twos.finals.index)
+    assert np.array_equal(ones.finals.at, twos.finals.at)
     state = table_state(joint)
     group_specs = [0, 1, 2] if shows_state else [0, 1, 3]  # where coins lie in the state
     assert np.array_equal(state.finals[:, group_specs[0]], ones.finals.observation[:, 0, 0])
@@ -138,11 +138,11 @@ def test_truncation_bootstraps_from_the_last_state(tmp_path, parameters):
     for _ in range(2):
         seated.advance()
     joint, learner = seated.joint(), seated.groups[1].learner
-    own, state = joint.experiences["twos"], joint.state
+    own, state = joint.decisions["twos"], joint.state
     values = values_of(learner, own.observation, state=state.rows)
     found = learner.bootstrap(own, state, values)
     expected = values_of(learner, own.finals.observation, state=state.finals)
-    t, n = own.finals.index.T
+    t, n = own.finals.at.T
     assert np.allclose(found[t, n], expected, atol=1e-6)
     other = learner.bootstrap(own, StateRows(state.rows, -state.finals), values)
     assert np.abs(other - found).max() > 1e-3
@@ -168,7 +168,7 @@ def test_states_are_normalised_once_learned_from(tmp_path):
     seated = Seated(table(tmp_path, shows_state=True))
     joint = seated.joint()
     learner = seated.groups[0].learner
-    learner.learn(joint.experiences["ones"], joint, generator())
+    learner.learn(joint.decisions["ones"], joint, generator())
     rows = joint.state.rows[:-1].reshape(-1, 4)
     assert np.allclose(learner.state_normalizer.mean[0], rows.mean(0), atol=1e-6)
     assert np.allclose(learner.state_normalizer.variance[0], rows.var(0), atol=1e-6)
@@ -197,7 +197,7 @@ def test_shards_are_joined_in_their_order(tmp_path, shows_state):
     joint = seated.joint()
     both = table_state(joint)
     assert np.array_equal(both.rows, np.concatenate([state.rows for state in apart], axis=1))
-    index = joint.experiences["ones"].finals.index
+    index = joint.decisions["ones"].finals.at
     for shard, state in enumerate(apart):
         here = index[:, 1] // 8 == shard
         assert here.sum() == len(state.finals) > 0

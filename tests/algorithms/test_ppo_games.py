@@ -17,9 +17,9 @@ def train(world, iterations=30, steps=4, parameters="shared", network_settings=N
     one = make_learner(where, policy=policy, **{"learning_rate": 0.02, "entropy_coefficient": 0.0} | settings)
     runner = Runner(world, actors((where, policy)), seed=0)
     for i in range(iterations):
-        own = runner.play(steps, i).experiences["team"]
+        own = runner.play(steps, i).decisions["team"]
         one.learn(own, joint(own, i / iterations), generator(i))
-    greedy = Runner(world, actors((where, policy)), seed=1, greedy=True).play(2, 0).experiences["team"]
+    greedy = Runner(world, actors((where, policy)), seed=1, greedy=True).play(2, 0).decisions["team"]
     return greedy
 
 
@@ -83,5 +83,5 @@ def test_learns_where_agents_take_turns(fields):
         owed = 0
 
     own = train(Turns(num_envs=16, agents=2, length=8), iterations=20, steps=16, gamma=0.9, network_settings=fields)
-    paid = own.active & (own.observation[:-1, ..., 1] < 7)  # a decision at the last tick is never paid
+    paid = own.valid & (own.observation[:-1, ..., 1] < 7)  # a decision at the last tick is never paid
     assert (own.action[paid] == 3).mean() > 0.95

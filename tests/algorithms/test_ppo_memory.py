@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from coterie.core.types import Finals
+from coterie.core.decisions import Finals
 from coterie.testing import check_learner, check_policy
 from coterie.testing.comparison import expect_equal, leaves
 from coterie.training.runner import Runner
@@ -52,14 +52,14 @@ def remembering(world, parameters="shared", family="beta", **settings):
 def test_sequences_are_replayed_as_they_were_played(world, parameters):
     _, runner = remembering(WORLDS[world](), parameters)
     for iteration, steps in enumerate((5, 6, 3, 8)):  # openings, ends and resets in all places
-        own = runner.play(steps, iteration).experiences["team"]
+        own = runner.play(steps, iteration).decisions["team"]
         assert own.memory[0].any() or iteration != 1
         twin, _ = remembering(WORLDS[world](), parameters, minibatches=1)
         seen = watch(twin)
         learn(twin, own)
         given = torch.from_numpy(seen[0].part.weight).flatten(1) > 0
         assert torch.allclose(seen[0].ratio[given], torch.ones(()), atol=1e-4), iteration
-        assert int(given.sum()) == own.closed().sum()
+        assert int(given.sum()) == own.valid.sum()
         assert len(seen) == 4
 
 
@@ -76,7 +76,7 @@ def test_who_left_in_an_earlier_rollout_returns_without_memory(action, family, p
 
     _, runner = make()
     for iteration, steps in enumerate((3, 4, 2, 5, 1, 1, 6)):
-        own = runner.play(steps, iteration).experiences["team"]
+        own = runner.play(steps, iteration).decisions["team"]
         twin, _ = make()
         seen = watch(twin)
         learn(twin, own)
@@ -88,7 +88,7 @@ def test_who_left_in_an_earlier_rollout_returns_without_memory(action, family, p
 @pytest.mark.parametrize("steps", [4, 5])
 def test_who_leaves_by_truncation_is_valued_with_what_it_remembered(steps):
     one, runner = remembering(Leavers(ACTIONS["discrete"], length=9))
-    own = runner.play(steps, 0).experiences["team"]
+    own = runner.play(steps, 0).decisions["team"]
     t = 3  # copy 0 shows tick 4: agent 1 leaves, in the rollout's last row or before
     assert own.truncated[t, 0, 1]
     view = dataclasses.replace(runner.view(runner.actors[0]), observation=own.observation[t], memory=own.memory[t])
@@ -100,11 +100,11 @@ def test_who_leaves_by_truncation_is_valued_with_what_it_remembered(steps):
 
 def test_every_sequence_is_used_once_a_pass():
     one, runner = remembering(Recall(num_envs=5, agents=2), epochs=2, minibatches=4)
-    own = runner.play(6, 0).experiences["team"]
+    own = runner.play(6, 0).decisions["team"]
     seen = watch(one)
     metrics = learn(one, own)
     assert [part.actor_input.shape[1:3] for part, *_ in seen] == [(3, 6), (3, 6), (2, 6), (2, 6)] * 2
-    assert metrics["decisions"] == own.closed().sum()
+    assert metrics["decisions"] == own.valid.sum()
     said = np.concatenate([part.log_prob[0] for part, *_ in seen[:4]])
     assert sorted(map(tuple, said)) == sorted(map(tuple, own.log_prob.reshape(6, -1).T))
 
@@ -121,13 +121,13 @@ def test_contracts_hold_with_memory(action, parameters):
 @pytest.mark.parametrize("parameters", ["shared", "individual"])
 def test_truncation_bootstraps_from_what_was_remembered_then(parameters):
     one, runner = remembering(Recall(num_envs=3, agents=2, length=4, truncates=True), parameters)
-    own = runner.play(9, 0).experiences["team"]
+    own = runner.play(9, 0).decisions["team"]
     values = values_of(one, own.observation, own.memory)
     found = one.bootstrap(own, None, values)
-    assert len(own.finals.index) == 6
+    assert len(own.finals.at) == 6
     assert own.finals.memory.shape == (6, 2, 4)
     final = values_of(one, own.finals.observation, own.finals.memory)
-    for k, (t, n) in enumerate(own.finals.index):
+    for k, (t, n) in enumerate(own.finals.at):
         assert found[t, n].tolist() == pytest.approx(final[k].tolist(), abs=1e-6)
         assert not own.memory[t + 1, n].any()  # the next episode remembers nothing
         view = dataclasses.replace(runner.view(runner.actors[0]), observation=own.observation[t], memory=own.memory[t])
@@ -139,7 +139,7 @@ def test_truncation_bootstraps_from_what_was_remembered_then(parameters):
 
 def test_a_rollouts_last_value_sees_what_is_remembered_then():
     one, runner = remembering(Recall(num_envs=3, agents=1, length=50))
-    own = runner.play(5, 0).experiences["team"]
+    own = runner.play(5, 0).decisions["team"]
     assert np.array_equal(own.memory[5], runner.memories["team"])
     seen = watch(one)
     learn(one, own)
@@ -158,7 +158,7 @@ def test_a_loaded_run_goes_on_exactly(world, parameters):
     def go_on(one, runner, iterations):
         said = []
         for i in iterations:
-            own = runner.play(5, i).experiences["team"]
+            own = runner.play(5, i).decisions["team"]
             said.append((own, one.learn(own, joint(own, i / 10), generator(i))))
         return said
 
@@ -198,7 +198,7 @@ def success(memory, agents=1, parameters="shared", iterations=30, seed=0):
     one = make_learner(where, policy=policy, learning_rate=0.02, learning_rate_schedule="constant")
     runner = Runner(world, actors((where, policy)), seed=seed)
     for i in range(iterations):
-        own = runner.play(10, i).experiences["team"]
+        own = runner.play(10, i).decisions["team"]
         one.learn(own, joint(own, i / iterations), generator(i))
     found = Runner(Recall(num_envs=200, agents=agents, length=5), actors((where, policy)), seed=1, greedy=True)
     return float(found.play(5, 0).episodes.returns["team"].mean())

@@ -90,8 +90,8 @@ class Network:
 def decisions(own, n, a, values, last_value):
     """Closed decisions of one agent: `(t, reward until the next one, value that follows, a decision follows)`."""
     found, reward, opened = [], 0.0, None
-    for t in range(len(own.active)):
-        if own.active[t, n, a]:
+    for t in range(len(own.valid)):
+        if own.valid[t, n, a]:
             if opened is not None:
                 found.append((opened, reward, values[t, n, a], True))
             opened, reward = t, 0.0
@@ -101,7 +101,7 @@ def decisions(own, n, a, values, last_value):
                 found.append((opened, reward, last_value(t, n, a) if own.truncated[t, n, a] else 0.0, False))
             opened = None
     if opened is not None and own.acting[n, a]:
-        found.append((opened, reward, values[len(own.active), n, a], True))
+        found.append((opened, reward, values[len(own.valid), n, a], True))
     return found
 
 
@@ -133,8 +133,8 @@ class Reference:
 
     def learn(self, own, epochs, minibatches, random):
         remembered = own.memory is not None
-        copies = own.active.shape[1]
-        finals = {tuple(at): k for k, at in enumerate(own.finals.index.tolist())}
+        copies = own.valid.shape[1]
+        finals = {tuple(at): k for k, at in enumerate(own.finals.at.tolist())}
         memory = own.memory if remembered else np.empty(own.observation.shape[:3] + (0,))
 
         def value(t, n, a):
@@ -175,10 +175,10 @@ class Reference:
                 rows, log_ratios, entropies, errors = [], [], [], []
                 for n, a in (sequences[i] for i in cut):
                     h = torch.from_numpy(memory[0, n, a].astype(float))[None]
-                    for t in range(len(own.active)):
+                    for t in range(len(own.valid)):
                         if t and own.ends[t - 1, n, a]:
                             h = torch.zeros_like(h)
-                        if not own.active[t, n, a]:
+                        if not own.valid[t, n, a]:
                             continue
                         out, h = self.actor(self.see(own.observation[t, n, a], a), h)
                         if (t, n, a) not in advantage:
@@ -259,7 +259,7 @@ def test_updates_of_a_gru_are_those_of_a_plain_loop(world, turns):
     runner = Runner(world, actors((where, one.policy)), seed=0)
     reference, remembered = Reference(one, 0), False
     for iteration, steps in enumerate((9, 6, 8)):
-        own = runner.play(steps, iteration).experiences["team"]
+        own = runner.play(steps, iteration).decisions["team"]
         assert own.ends[:-1].any()
         remembered |= bool(own.memory[0].any())
         learn(one, own)

@@ -13,9 +13,10 @@ from coterie.algorithms.divergence import Diverged
 from coterie.algorithms.joint_transitions import JointTransitions
 from coterie.algorithms.replay import MemorySettings
 from coterie.algorithms.sac.sac import SACCriticSettings, SACSettings, TemperatureSettings
-from coterie.core.types import Box, Discrete, Finals
+from coterie.core.decisions import Finals
+from coterie.core.types import Box, Discrete
 from coterie.preferences.standard import Team, TeamSettings
-from helpers.sac import BOX, gaussian, joint_of, learn, make_learner, random_experience, weights
+from helpers.sac import BOX, gaussian, joint_of, learn, make_learner, random_decisions, weights
 from helpers.small_worlds import experience, generator, group_spec
 
 ONE = 1 / 36  # one update for the 36 environment steps of random experience
@@ -89,8 +90,8 @@ def test_updates_are_those_of_the_paper(sac, width):
     box = Box((width,), np.full(width, 2.0, np.float32), np.arange(3, 3 + width).astype(np.float32))  # without 0
     where = group_spec(box, agents=1)
     one = sac(where, learning_rate=3e-3, gamma=0.9, tau=0.1, temperature={"start": 0.3}, batch_size=32)
-    own = random_experience(one)
-    own = dataclasses.replace(own, active=np.ones_like(own.active), acting=np.ones_like(own.acting))
+    own = random_decisions(one)
+    own = dataclasses.replace(own, active=np.ones_like(own.valid), acting=np.ones_like(own.acting))
     one.policy.net.out.weight.data *= 30  # so that actions differ
     for critic in one.critics:
         critic.target_flat.array[:] *= 1.3
@@ -137,7 +138,7 @@ def test_the_compiled_path_equals_autograd(case):
     for one in (fast, slow):
         one.policy.net.out.weight.data *= 50
     for iteration in range(3):  # the later ones with observations normalised
-        own = random_experience(slow, iteration)
+        own = random_decisions(slow, iteration)
         found = [learn(one, own, iteration, 0.3 * iteration) for one in (fast, slow)]
         assert found[0] == pytest.approx(found[1], abs=1e-5, rel=1e-4)
         assert found[0]["updates"] == 9
@@ -186,34 +187,34 @@ def test_settings_that_decide_what_is_learned(sac, fields):
     plain, other = sac(), sac(**fields)
     for one in (plain, other):
         for seed in range(2):
-            learn(one, random_experience(one, seed), seed)
+            learn(one, random_decisions(one, seed), seed)
     assert not np.array_equal(weights(plain), weights(other))
 
 
 def test_the_temperature_follows_the_entropy(sac):
     for target, rises in ((50.0, True), (-50.0, False)):
         one = sac(temperature={"target_entropy": target, "learning_rate": 0.01})
-        found = [learn(one, random_experience(one, seed), seed)["temperature"] for seed in range(2)]
+        found = [learn(one, random_decisions(one, seed), seed)["temperature"] for seed in range(2)]
         assert (1.0 < found[0] < found[1]) if rises else (1.0 > found[0] > found[1])
     fixed = sac(temperature={"start": 0.2, "learned": False})
-    assert learn(fixed, random_experience(fixed))["temperature"] == pytest.approx(0.2)
+    assert learn(fixed, random_decisions(fixed))["temperature"] == pytest.approx(0.2)
     assert sac().hyperparams(0.0).target_entropy == -2  # two numbers in the box
 
 
 def test_schedule_updates_and_start(sac):
     one = sac(learning_rate_schedule="linear", learning_rate=0.01, replay={"size": 300, "learning_starts": 40})
-    assert "updates" not in learn(one, random_experience(one, 0))
-    found = learn(one, random_experience(one, 1), progress=0.5)
+    assert "updates" not in learn(one, random_decisions(one, 0))
+    found = learn(one, random_decisions(one, 1), progress=0.5)
     assert found["updates"] == 9
     assert found["learning_rate"] == pytest.approx(0.005)
     before = weights(one)
-    learn(one, random_experience(one, 2), progress=1.0)
+    learn(one, random_decisions(one, 2), progress=1.0)
     assert np.array_equal(weights(one), before)
 
 
 def test_preferences_reach_the_replay(sac):
     one, team = sac(), sac(preference=Team(TeamSettings()))
-    own = random_experience(one)
+    own = random_decisions(one)
     for learner in (one, team):
         learner.remember(own, joint_of(learner, own))
     assert not np.array_equal(one.replay.rows.reward, team.replay.rows.reward)
@@ -223,7 +224,7 @@ def test_preferences_reach_the_replay(sac):
 def test_diverged_learning_is_refused(sac):
     one = sac(learning_rate=1e30)
     with pytest.raises(Diverged, match=r"group 'team'.*learning diverged"):
-        learn(one, random_experience(one))
+        learn(one, random_decisions(one))
 
 
 @pytest.mark.parametrize(

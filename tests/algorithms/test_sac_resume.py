@@ -12,7 +12,7 @@ from helpers.resume import (
     assert_resumed_alike,
     stopped,
 )
-from helpers.sac import BOX, learn, make_learner, random_experience
+from helpers.sac import BOX, learn, make_learner, random_decisions
 from helpers.small_worlds import group_spec
 
 CHASE = (
@@ -72,7 +72,7 @@ def test_a_loaded_learner_goes_on_as_the_saved_one(parameters, compiled):
     def same(one, other):
         assert np.array_equal(one.temperature.flat, other.temperature.flat)
 
-    assert_loaded_goes_on(one, other, learn, random_experience, same)
+    assert_loaded_goes_on(one, other, learn, random_decisions, same)
 
 
 def test_a_fixed_temperature_is_the_settings_and_a_learned_one_the_checkpoints():

@@ -2,19 +2,9 @@
 
 import numpy as np
 
-from coterie.core.types import (
-    AgentType,
-    Box,
-    Dict,
-    Discrete,
-    Finals,
-    MultiDiscrete,
-    action_dtype,
-    action_shape,
-    leading,
-    map_tree,
-    merge,
-)
+from coterie.core.decisions import Finals, merge
+from coterie.core.trees import leading, map_tree
+from coterie.core.types import AgentType, Box, Dict, Discrete, MultiDiscrete, action_dtype, action_shape
 from helpers.small_worlds import experience
 
 
@@ -62,7 +52,7 @@ def test_trees():
 
 def closed(active, **fields):
     own = experience([[0]] * len(active), [[a] for a in active], **fields)
-    return own.closed()[:, 0, 0].astype(int).tolist()
+    return own.valid[:, 0, 0].astype(int).tolist()
 
 
 def test_a_decision_is_closed_by_the_next_one_or_an_end():
@@ -77,7 +67,7 @@ def test_a_decision_is_closed_by_the_next_one_or_an_end():
 
 def test_closed_leaves_the_experience_alone():
     own = experience([[0], [0]], acting=[False])
-    own.closed()
+    own.valid
     assert not own.acting.any()
 
 
@@ -108,7 +98,7 @@ def test_masks_memories_and_named_observations_are_joined():
     assert both.memory.shape == (2, 2, 1, 3)
     assert both.memory[0, :, 0, 0].tolist() == [1, 2]
     assert both.finals.memory[:, 0, 0].tolist() == [10, 20]
-    assert both.finals.index.tolist() == [[0, 0], [0, 1]]
+    assert both.finals.at.tolist() == [[0, 0], [0, 1]]
     assert both.finals.observation["y"][:, 0].tolist() == [1, 2]
     plain = merge([experience([[0]]), experience([[0]])])
     assert plain.mask is plain.memory is plain.finals.memory is None

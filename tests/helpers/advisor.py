@@ -78,7 +78,7 @@ def played(path, *words, steps=16):
     (group,) = build.build_groups(settings, world)
     group.policy.flat.array[:] *= 8  # outputs far from even
     runner = Runner(world, [group.actor], seed=0)
-    return runner.play(steps, 1, 0.25).experiences["team"], group
+    return runner.play(steps, 1, 0.25).decisions["team"], group
 
 
 def noted(view):

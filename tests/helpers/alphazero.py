@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from coterie.algorithms.alphazero.alphazero import AlphaZero, AlphaZeroSettings, PositionReplaySettings
-from coterie.core.types import Joint
+from coterie.core.decisions import Joint
 from coterie.policies.scripted import RandomPolicy, RandomSettings
 from coterie.policies.search.networks import PositionNetworkSettings
 from coterie.policies.search.policy import SearchPolicy, SearchSettings
@@ -60,7 +60,7 @@ class Watched:
 
         self.one.policy.act, self.world.step = watched_act, watched_step
         try:
-            return self.runner.play(steps, iteration, 0.0).experiences["team"]
+            return self.runner.play(steps, iteration, 0.0).decisions["team"]
         finally:
             del self.one.policy.act, self.world.step
 

@@ -8,10 +8,12 @@ import torch
 from coterie.algorithms.dqn.dqn import DQN, DQNSettings, EpsilonSettings, TargetSettings
 from coterie.algorithms.replay import ReplaySettings
 from coterie.core.advice import AdviceUse, UseSettings
-from coterie.core.types import Advice, Joint, View, leading
+from coterie.core.decisions import Joint
+from coterie.core.trees import leading
+from coterie.core.types import Advice, View
 from coterie.policies.q_network import QNetworkPolicy, QNetworkSettings
 from coterie.preferences.standard import Individual, IndividualSettings
-from coterie.testing.sampling import random_experience
+from coterie.testing.sampling import random_decisions
 from helpers.small_worlds import generator, group_spec
 
 PARTS = {"epsilon": EpsilonSettings, "target": TargetSettings, "replay": ReplaySettings}
@@ -37,7 +39,7 @@ def make_learner(where=None, preference=None, policy=None, compiled=True, duelin
 
 def random_rollout(one, seed=0, masked=False):
     """Random experience, with idle rows and both kinds of ends, that the learner's own policy decided in."""
-    return random_experience(one.group_spec, one.policy, masked, seed)
+    return random_decisions(one.group_spec, one.policy, masked, seed)
 
 
 def advised_spec(use=None, **fields):
@@ -48,7 +50,7 @@ def advised_spec(use=None, **fields):
 def with_advice(own):
     """Experience in which action 1 is advised where the first number seen is above 0, else action 2."""
     best = np.where(own.observation[:-1, ..., 0] > 0, 1, 2)
-    return replace(own, advice=Advice(own.active, np.eye(4, dtype=np.float32)[best], np.float32(own.active)))
+    return replace(own, advice=Advice(own.valid, np.eye(4, dtype=np.float32)[best], np.float32(own.valid)))
 
 
 def joint_of(one, own, progress=0.0, ahead=0.0):

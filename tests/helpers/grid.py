@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from coterie.core.types import map_tree
+from coterie.core.trees import map_tree
 from coterie.worlds.gridworld.world import Gridworld, GridworldSettings
 
 UP, DOWN, LEFT, RIGHT, STAY = range(5)

@@ -14,8 +14,8 @@ from coterie.algorithms.maddpg.maddpg import (
     NoiseSettings,
     TargetSettings,
 )
+from coterie.core.decisions import Finals, Joint
 from coterie.core.group import GroupInfo
-from coterie.core.types import Finals, Joint
 from coterie.lm.ask.scripted import Scripted
 from coterie.policies.deterministic import DeterministicPolicy, DeterministicSettings
 from coterie.preferences.standard import Individual, IndividualSettings
@@ -57,14 +57,14 @@ def at_one_table(*group_specs):
     return [dataclasses.replace(p, table=table) for p in group_specs]
 
 
-def random_experience(one, seed=0, masked=False):
+def random_decisions(one, seed=0, masked=False):
     """Random experience of the learner's own policy, with idle rows and both kinds of ends."""
-    return sampling.random_experience(one.group_spec, one.policy, masked, seed)
+    return sampling.random_decisions(one.group_spec, one.policy, masked, seed)
 
 
 def aligned(theirs, own):
     """Another group's experience, truncated where `own` is."""
-    agents, finals = theirs.active.shape[2], own.finals.index
+    agents, finals = theirs.active.shape[2], own.finals.at
     last = np.ones((len(finals), *theirs.observation.shape[2:]), np.float32)
     ends = {name: np.repeat(getattr(own, name)[..., :1], agents, axis=2) for name in ("terminated", "truncated")}
     return dataclasses.replace(theirs, finals=Finals(finals, last), **ends)

@@ -8,7 +8,7 @@ import torch
 from coterie.algorithms.ppo.minibatches import Batch, flatten_sequences, minibatches, to_device
 from coterie.algorithms.ppo.ppo import PPO, Hyperparams, PPOSettings
 from coterie.preferences.standard import Individual, IndividualSettings
-from coterie.testing.sampling import random_experience
+from coterie.testing.sampling import random_decisions
 from helpers.small_worlds import generator, group_spec, joint, network
 
 
@@ -20,7 +20,7 @@ def make_learner(where=None, preference=None, policy=None, compiled=True, **sett
 
 def random_rollout(one, seed=0, masked=False):
     """Random experience that the learner's own policy decided in."""
-    return random_experience(one.group_spec, one.policy, masked, seed)
+    return random_decisions(one.group_spec, one.policy, masked, seed)
 
 
 def learn(one, own, seed=0, progress=0.0):

@@ -2,7 +2,7 @@
 
 from coterie.algorithms.replay import MemorySettings
 from coterie.algorithms.sac.sac import SAC, SACCriticSettings, SACSettings, TemperatureSettings
-from coterie.core.types import Joint
+from coterie.core.decisions import Joint
 from coterie.policies.gaussian import GaussianPolicy, GaussianSettings
 from coterie.preferences.standard import Individual, IndividualSettings
 from coterie.testing import sampling
@@ -30,9 +30,9 @@ def make_learner(where=None, policy=None, compiled=True, preference=None, **sett
     return SAC(sac_settings(**settings), policy, where, preference or Individual(IndividualSettings()))
 
 
-def random_experience(one, seed=0):
+def random_decisions(one, seed=0):
     """Random experience of the learner's own policy, with idle rows and both kinds of ends."""
-    return sampling.random_experience(one.group_spec, one.policy, False, seed)
+    return sampling.random_decisions(one.group_spec, one.policy, False, seed)
 
 
 def joint_of(one, own, progress=0.0):

@@ -5,21 +5,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from coterie.core import seeding
+from coterie.core.decisions import Finals, Joint
 from coterie.core.group import Actor, GroupSpec
-from coterie.core.types import (
-    AgentStep,
-    AgentType,
-    Box,
-    Decision,
-    Dict,
-    Discrete,
-    Experience,
-    Finals,
-    Joint,
-    MultiDiscrete,
-    TimeStep,
-)
+from coterie.core.types import AgentStep, AgentType, Box, Decision, Dict, Discrete, MultiDiscrete, TimeStep
 from coterie.policies.network import NetworkPolicy, NetworkSettings
+from coterie.training.rollout import Arrived, Played, Row, Seen
 
 ACTIONS = {
     "discrete": Discrete(4),
@@ -85,29 +75,38 @@ def joint(own, progress=0.0):
     return Joint({"team": own}, 1, progress)
 
 
-def experience(reward, active=None, terminated=(), truncated=(), acting=None, observation=None, **fields):
-    """Experience from plain lists: `reward` and `active` are [T][A] for one copy, ends are (t, a) pairs."""
+def played(reward, active=None, terminated=(), truncated=(), acting=None, observation=None, **fields):
+    """A rollout from plain lists: `reward` and `active` are [T][A] for one copy, ends are (t, a) pairs."""
     reward = np.array(reward, np.float32)[:, None]  # [T, 1, A]
-    ends = {}
-    for name, pairs in (("terminated", terminated), ("truncated", truncated)):
-        ends[name] = np.zeros(reward.shape, bool)
+    ends = []
+    for pairs in (terminated, truncated):
+        ends.append(np.zeros(reward.shape, bool))
         for t, a in pairs:
-            ends[name][t, 0, a] = True
+            ends[-1][t, 0, a] = True
     rows, _, agents = reward.shape
-    seen = np.zeros((rows + 1, 1, agents, 3), np.float32) if observation is None else observation
     given = {
         "action": np.zeros(reward.shape, np.int64),
         "log_prob": np.zeros(reward.shape, np.float32),
         "finals": Finals(np.zeros((0, 2), np.int64), np.zeros((0, agents, 3), np.float32)),
-    }
-    return Experience(
-        observation=seen,
-        reward=reward,
-        active=np.ones(reward.shape, bool) if active is None else np.array(active, bool)[:, None],
-        acting=np.ones((1, agents), bool) if acting is None else np.array([acting], bool),
-        **ends,
-        **given | fields,
+        "episode": np.zeros((rows, 1), np.int64),
+        **dict.fromkeys(("mask", "memory", "advice", "trace")),
+    } | fields
+    return Played(
+        Row(
+            np.ones(reward.shape, bool) if active is None else np.array(active, bool)[:, None],
+            *(given[name] for name in ("action", "log_prob", "mask", "advice", "trace")),
+        ),
+        Seen(np.zeros((rows + 1, 1, agents, 3), np.float32) if observation is None else observation, given["memory"]),
+        Arrived(reward, np.broadcast_to(reward.mean(axis=2, keepdims=True), reward.shape), *ends),
+        given["finals"],
+        np.ones((1, agents), bool) if acting is None else np.array([acting], bool),
+        given["episode"],
     )
+
+
+def experience(*args, **fields):
+    """The table of such a rollout."""
+    return played(*args, **fields).close()
 
 
 class Bandit:

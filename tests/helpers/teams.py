@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from coterie.algorithms.at_grpo.at_grpo import ATGRPO, ATGRPOSettings
+from coterie.core.decisions import Joint
 from coterie.core.group import Actor, GroupSpec
-from coterie.core.types import Joint
 from coterie.policies.causal_lm.policy import CausalLMPolicy, CausalLMSettings, TinySettings
 from coterie.preferences.standard import Individual, IndividualSettings
 from coterie.training.runner import Runner
@@ -98,6 +98,6 @@ def iterate(runner, learner, count, first=1, steps=2):
     metrics = {}
     for iteration in range(first, first + count):
         rollout = runner.play(steps, iteration, 0.0)
-        own = rollout.experiences["writers"]
+        own = rollout.decisions["writers"]
         metrics = learner.learn(own, Joint(rollout.experiences, iteration, 0.0), np.random.default_rng(iteration))
     return metrics

@@ -157,7 +157,7 @@ def test_a_mixtures_actions_count_by_the_policys_own_probability():
     one = make_learner(where, policy=policy)
     seen = watch(one)
     runner = Runner(world, [Actor(where, policy, advisor=made)], seed=0)
-    own = runner.play(4, 0, 0.0).experiences["team"]
+    own = runner.play(4, 0, 0.0).decisions["team"]
     own_probability = np.exp(policy.log_probs(runner.view(runner.actors[0]))[0, 0, 1])
     one.learn(own, joint(own), generator())
     weight, good = (np.concatenate([getattr(s.part, name)[0] for s in seen[:4]]) for name in ("importance", "action"))
@@ -209,7 +209,7 @@ def bandit(strength, compiled=True, iterations=60, **settings):
     one = make_learner(where, policy=policy, **settings)
     runner = Runner(world, [Actor(where, policy, advisor=made)], seed=0)
     for i in range(iterations):
-        own = runner.play(4, i, 0.0).experiences["team"]
+        own = runner.play(4, i, 0.0).decisions["team"]
         found = one.learn(own, joint(own), generator(i))
     return float(np.exp(policy.log_probs(runner.view(runner.actors[0]))[0, 0, 1])), found
 

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from coterie.core.types import Box, Joint, StateRows
+from coterie.core.decisions import Joint, StateRows
+from coterie.core.types import Box
 from coterie.nn import kernels, networks
 from coterie.nn.devices import demand_deterministic, resolve_device, resolve_precision
 from coterie.nn.packing import layout
@@ -96,7 +97,7 @@ def table_learners(case, *devices, compiled=False):
 def learn_alike(pair, case, tolerance):
     """Let both learn from the same experience, and compare what they report and what they have learned."""
     for iteration in range(2):
-        own = maddpg.random_experience(pair[0], iteration, case.get("masked", False))
+        own = maddpg.random_decisions(pair[0], iteration, case.get("masked", False))
         found = [maddpg.learn(one, own, iteration) for one in pair]
         assert found[0]["updates"] > 0
         assert found[0] == pytest.approx(found[1], abs=tolerance, rel=10 * tolerance)
@@ -142,7 +143,7 @@ def test_maddpg_puts_every_network_and_input_on_the_policys_device(monkeypatch):
 
     monkeypatch.setattr(torch, "from_numpy", None)  # it has no device
     monkeypatch.setattr(torch, "as_tensor", seen)
-    maddpg.learn(one, maddpg.random_experience(one))
+    maddpg.learn(one, maddpg.random_decisions(one))
     assert asked
     assert set(asked) == {one.policy.device}
 
@@ -227,7 +228,7 @@ def improve(pair, made, case, iterations):
     for iteration in range(iterations):
         own = made.random_rollout(pair[0], iteration, case.get("masked", False))
         rows = generator(iteration).standard_normal((len(own.active) + 1, own.active.shape[1], 4), np.float32)
-        state = StateRows(rows, generator(9).standard_normal((len(own.finals.index), 4), np.float32))
+        state = StateRows(rows, generator(9).standard_normal((len(own.finals.at), 4), np.float32))
         spaces = {"team": pair[0].group_spec.spaces}
         joint = Joint({"team": own}, iteration, 0.1, spaces, state if "state_size" in case else None)
         found = [one.learn(own, joint, generator(iteration)) for one in pair]

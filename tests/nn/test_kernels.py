@@ -9,7 +9,8 @@ import torch
 
 from coterie.algorithms.divergence import Diverged, demand_finite
 from coterie.algorithms.ppo.minibatches import Batch
-from coterie.core.types import Box, Discrete, Joint, MultiDiscrete, StateRows
+from coterie.core.decisions import Joint, StateRows
+from coterie.core.types import Box, Discrete, MultiDiscrete
 from coterie.nn import kernels
 from coterie.nn.distributions import Choices
 from helpers.ppo import actor, critic, evaluate_actions, learn, make_learner, random_rollout
@@ -333,7 +334,7 @@ def test_whole_iterations_equal_autograd(parameters, central):
     for iteration in range(3):
         own = random_rollout(slow, iteration, masked=True)
         rows = generator(iteration).standard_normal((len(own.active) + 1, own.active.shape[1], 6), np.float32)
-        state = StateRows(rows, generator(9).standard_normal((len(own.finals.index), 6), np.float32))
+        state = StateRows(rows, generator(9).standard_normal((len(own.finals.at), 6), np.float32))
         joint = Joint({"team": own}, iteration, 0.1 * iteration, {}, state)
         found = [one.learn(own, joint, generator(iteration)) for one in (fast, slow)]
         assert found[0] == pytest.approx(found[1], abs=1e-5, rel=1e-4)

@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from coterie.core.types import AgentType, Box, Dict, Discrete, Finals, Joint, StateRows
+from coterie.core.decisions import Finals, Joint, StateRows
+from coterie.core.types import AgentType, Box, Dict, Discrete
 from coterie.nn.packing import joined_size, layout, pack, table_state
 from helpers.small_worlds import NAMED, experience, generator
 
@@ -105,7 +106,7 @@ def test_everybodys_observations_lie_side_by_side():
     assert joined_size(agent_types) == 3 * 2 + 15
     assert state.rows.shape == (3, 2, 21)
     assert state.finals.shape == (2, 21)
-    own, other = joint.experiences["a"], joint.experiences["b"]
+    own, other = joint.decisions["a"], joint.decisions["b"]
     for t, n in np.ndindex(3, 2):
         expected = [*own.observation[t, n, 0], *own.observation[t, n, 1]]
         seen = {name: array[t, n, 0] for name, array in other.observation.items()}
@@ -118,4 +119,4 @@ def test_everybodys_observations_lie_side_by_side():
 def test_a_worlds_own_state_goes_before():
     agent_types, joint = two_groups()
     state = StateRows(np.zeros((3, 2, 5), np.float32), np.zeros((2, 5), np.float32))
-    assert table_state(Joint(joint.experiences, 1, 0.0, agent_types, state)) is state
+    assert table_state(Joint(joint.decisions, 1, 0.0, agent_types, state)) is state

@@ -47,8 +47,8 @@ def test_greedy_answers_are_the_likeliest_and_repeat():
 
 def test_a_prompt_that_is_too_long_is_refused_and_counted(caplog):
     runner, learner = team(num_envs=4, max_prompt_tokens=2)
-    own = runner.play(2, 1, 0.0).experiences["writers"]
-    assert (own.action[own.active] == "").all()
+    own = runner.play(2, 1, 0.0).decisions["writers"]
+    assert (own.action[own.valid] == "").all()
     candidates = learner.policy.settings.candidates
     assert learner.policy.metrics()["first/refused"] == (4.0 * candidates, 4.0 * candidates)
     assert iterate(runner, learner, 1, first=2)["updates"] == 0

@@ -12,7 +12,8 @@ import coterie
 from coterie.algorithms.ppo.ppo import PPO, PPOSettings
 from coterie.config import schema
 from coterie.config.schema import ConfigError
-from coterie.core.types import Joint, as_metrics
+from coterie.core.decisions import Joint
+from coterie.core.types import as_metrics
 from coterie.lm.ask.loading import LMSettings
 from coterie.lm.ask.local import Local
 from coterie.lm.learn import lora
@@ -63,7 +64,7 @@ def experience_of(policy, world, steps=6):
     from coterie.core.group import Actor
 
     runner = Runner(world, [Actor(policy.group_spec, policy)], 0)
-    return runner.play(steps, 1, 0.0).experiences[policy.group_spec.group]
+    return runner.play(steps, 1, 0.0).decisions[policy.group_spec.group]
 
 
 def learner_of(policy, **settings):

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from coterie.core.types import Box, Dict, View, leading
+from coterie.core.trees import leading
+from coterie.core.types import Box, Dict, View
 from coterie.nn import image_encoders, networks
 from coterie.policies.network import NetworkSettings
 from helpers.small_worlds import ACTIONS, generator, group_spec, network

@@ -88,10 +88,10 @@ def test_games_are_played_to_their_ends(name, seats):
         table = actors(player(world, [0], **PLAYERS[name]), (other, rival))
     runner = Runner(world, table, 0)
     rollout = runner.play(24, 1, 0.0)
-    own = rollout.experiences[table[0].group_spec.group]
+    own = rollout.decisions[table[0].group_spec.group]
     assert len(rollout.episodes.length) >= 12
     taken = np.take_along_axis(own.mask, own.action[..., None], axis=-1)[..., 0]
-    assert taken[own.active].all()
+    assert taken[own.valid].all()
     if name != "network":
         assert set(own.trace) == {"policy", "visits", "value", "full", "solved"}
 
@@ -208,7 +208,7 @@ def test_the_temperature_counts_a_players_own_moves():
     world = world_of(2)
     runner = Runner(world, actors(player(world)), 0)
     made = runner.play(4, 1, 0.0)
-    memory = made.experiences["team"].memory
+    memory = made.decisions["team"].memory
     assert memory[-1, :, :, 0].tolist() == [[2, 2], [2, 2]]  # four moves, two by each
 
 
@@ -359,7 +359,7 @@ def play_and_watch(monkeypatch, made, world, steps):
         return run(trees, roots, positions, fresh, random, kept)
 
     monkeypatch.setattr(made.search, "run", watched)
-    own = Runner(world, actors((made.group_spec, made)), 0).play(steps, 1, 0.0).experiences["team"]
+    own = Runner(world, actors((made.group_spec, made)), 0).play(steps, 1, 0.0).decisions["team"]
     return np.array(budgets), carried, own
 
 
@@ -371,8 +371,8 @@ def test_a_search_runs_its_simulations_on_top_of_carried_visits(monkeypatch, opt
     assert (budgets == 40).all()
     assert carried[:2] == [0, 0]  # the players' first moves
     assert min(carried[2:]) > 0
-    visits = own.trace["visits"].sum(axis=-1)[own.active]
-    open_roots = ~own.trace["solved"][own.active]
+    visits = own.trace["visits"].sum(axis=-1)[own.valid]
+    open_roots = ~own.trace["solved"][own.valid]
     assert (visits[open_roots] >= 40).all()
     assert visits.max() > 40
 
@@ -384,8 +384,8 @@ def test_a_full_search_after_fast_ones_is_a_full_one(monkeypatch):
     budgets, carried, own = play_and_watch(monkeypatch, made, world, 5)
     assert sum(carried) > 20
     assert set(budgets.ravel()) == {6, 24}
-    full = (own.trace["full"] & ~own.trace["solved"])[own.active]
-    assert (own.trace["visits"].sum(axis=-1)[own.active][full] >= 24).all()
+    full = (own.trace["full"] & ~own.trace["solved"])[own.valid]
+    assert (own.trace["visits"].sum(axis=-1)[own.valid][full] >= 24).all()
 
 
 @pytest.mark.parametrize("change", ["in place", "loaded", "none", "the same loaded"])
@@ -483,7 +483,7 @@ def test_play_with_carried_trees_goes_on_the_same_after_save_and_load(options):
     other.play(3, 5, 0.0)  # something else before
     other.load(through_checkpoint(one.save()))
     for iteration in (2, 3):
-        left, right = (runner.play(6, iteration, 0.5).experiences["team"] for runner in (one, other))
+        left, right = (runner.play(6, iteration, 0.5).decisions["team"] for runner in (one, other))
         assert np.array_equal(left.action, right.action)
         for name, column in left.trace.items():
             assert np.array_equal(column[left.active], right.trace[name][right.active])

@@ -140,7 +140,7 @@ def test_every_encoder_reads_text(space, encoder, join):
     with torch.no_grad():
         assert not torch.allclose(made.net(x)[0], made.net(changed)[0])
     own = learner(made)
-    experienced = Runner(world, actors((made.group_spec, made)), seed=0).play(4, 1).experiences["team"]
+    experienced = Runner(world, actors((made.group_spec, made)), seed=0).play(4, 1).decisions["team"]
     before = made.flat.array.copy()
     own.learn(experienced, joint(experienced), generator())
     assert not np.array_equal(made.flat.array, before)
@@ -230,9 +230,9 @@ def trained_for(iterations, **settings):
     one = learner(made, learning_rate=0.02, entropy_coefficient=0.0)
     runner = Runner(world, actors((made.group_spec, made)), seed=0)
     for i in range(iterations):
-        own = runner.play(4, i).experiences["team"]
+        own = runner.play(4, i).decisions["team"]
         one.learn(own, joint(own, i / iterations), generator(i))
-    greedy = Runner(world, actors((made.group_spec, made)), seed=1, greedy=True).play(8, 0).experiences["team"]
+    greedy = Runner(world, actors((made.group_spec, made)), seed=1, greedy=True).play(8, 0).decisions["team"]
     return greedy.reward.mean()
 
 
@@ -257,7 +257,7 @@ def test_adapters_learn_to_tell_texts_apart_that_the_frozen_model_cannot(memory)
 def test_memory_is_empty_where_an_episode_begins():
     world = Hall(length=3)
     made = policy(world, network={"memory": 4}, reads="both")
-    own = Runner(world, actors((made.group_spec, made)), seed=0).play(9, 1).experiences["team"]
+    own = Runner(world, actors((made.group_spec, made)), seed=0).play(9, 1).decisions["team"]
     empty = (own.memory[:9] == 0).all(axis=(1, 2, 3))
     assert empty.tolist() == [True, False, False] * 3
 

@@ -41,7 +41,7 @@ def test_what_was_decided_is_what_is_learned_from():
     world = Hall()
     made = policy(world, model="BLIND", reads="both", trainable=True)
     made.net.reader.model.out.lora_B["default"].weight.data.normal_(generator=torch.Generator().manual_seed(0))
-    own = Runner(world, actors((made.group_spec, made)), seed=0).play(6, 1).experiences["team"]
+    own = Runner(world, actors((made.group_spec, made)), seed=0).play(6, 1).decisions["team"]
     x, critic = made.learning_inputs(own.observation)
     out = made.net.unroll(x[:, : own.action.size], None)
     log_prob, _ = made.head.evaluate_actions(out, torch.from_numpy(own.action.reshape(1, -1)), None)

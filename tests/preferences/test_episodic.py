@@ -104,7 +104,7 @@ def returns_of(world, steps):
     found, reported = [], []
     for i in range(60 // steps):
         rollout = runner.play(steps, i)
-        own = rollout.experiences["team"]
+        own = rollout.decisions["team"]
         at = own.ends.all(axis=2)
         assert np.array_equal(at, own.ends.any(axis=2))
         found.append(outcomes.returns(own)[at])
@@ -291,7 +291,7 @@ def play(pay, preference, iterations=30, steps=8, num_envs=256, seed=0):
     runner = Runner(world, actors((where, policy)), seed)
     taken = []
     for i in range(iterations):
-        own = runner.play(steps, i).experiences["team"]
+        own = runner.play(steps, i).decisions["team"]
         taken.append(own.action.mean())
         one.learn(own, joint(own), generator(i))
     return float(np.mean(taken[-10:]))

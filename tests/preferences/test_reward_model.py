@@ -75,7 +75,7 @@ def experience():
 
     world = Lights(LightsSettings(), 4)
     where = spec_in(world)
-    return Runner(world, [Actor(where, RandomPolicy(RandomSettings(), where))], 0).play(12, 0).experiences["team"]
+    return Runner(world, [Actor(where, RandomPolicy(RandomSettings(), where))], 0).play(12, 0).decisions["team"]
 
 
 @pytest.mark.slow

@@ -11,8 +11,9 @@ from coterie.algorithms.replay import MemorySettings, ReplaySettings
 from coterie.algorithms.sac.sac import SACSettings
 from coterie.config import registry
 from coterie.core import lookup
+from coterie.core.decisions import Decisions
 from coterie.core.group import Stateless
-from coterie.core.types import Box, Decision, Dict, Discrete, Experience, Text
+from coterie.core.types import Box, Decision, Dict, Discrete, Text
 from coterie.lm.ask.loading import LMSettings
 from coterie.policies.search.networks import PositionNetworkSettings as PositionNetworkSettings
 from coterie.testing import ContractError, check_learner, check_policy, check_world
@@ -253,7 +254,7 @@ class DefectiveLearner(Stateless):
         self.learner, self.defect, self.learned = learner_maker("ppo")(where), defect, 0
         self.policy = self.learner.policy
 
-    def learn(self, own: Experience, joint, random):
+    def learn(self, own: Decisions, joint, random):
         self.learned += 1
         match self.defect:
             case "does nothing":
@@ -264,7 +265,7 @@ class DefectiveLearner(Stateless):
                 own.reward[0] += 1
             case "reads idle rows":
                 random = np.random.default_rng(int(abs(own.observation.sum()) * 1e6))
-            case "learns from nothing" if not own.active.any():
+            case "learns from nothing" if not own.valid.any():
                 self.policy.net.out.bias.data += 1
         metrics = self.learner.learn(own, joint, random)
         if self.defect == "nan":

@@ -284,7 +284,7 @@ def test_scripted_frozen_and_learning_groups_at_one_table(tmp_path):
     assert isinstance(c.policy, NetworkPolicy)
     assert c.learner is None
     rollout = workers.LocalWorkers(loaded, [a, b, c]).play(1)
-    assert {name: e.action.shape for name, e in rollout.experiences.items()} == dict.fromkeys("abc", (3, 2, 1))
+    assert {name: e.action.shape for name, e in rollout.decisions.items()} == dict.fromkeys("abc", (3, 2, 1))
 
 
 def test_two_groups_keep_their_own_learners_settings(tmp_path):

@@ -63,7 +63,7 @@ def test_a_run_that_was_stopped_here_goes_on_at_a_cluster(cluster, tmp_path):
 def test_every_node_plays_and_shares_no_memory(cluster, tmp_path):
     play = started(cluster, tmp_path, "train.shards=2", "train.workers=2")
     try:
-        play.play(1).experiences["all"].reward[:] = 0
+        play.play(1).decisions["all"].reward[:] = 0
         states = play.save()
         states[0]["tally"]["length"][:] = 0
         play.load(states)

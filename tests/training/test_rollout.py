@@ -1,15 +1,17 @@
 """The writer: rows, last observations, states of the world, and decisions left open."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 
+from coterie.core.decisions import Finals
 from coterie.core.group import Actor
-from coterie.core.types import AgentStep, Decision, TimeStep, View, open_decisions
+from coterie.core.trees import take
+from coterie.core.types import AgentStep, Decision, TimeStep, View
 from coterie.testing.comparison import expect_equal
-from coterie.training.rollout import RolloutBuffer, StateBuffer, cut_short, picker
-from helpers.small_worlds import Counting, Numbered, experience, generator, group_spec
+from coterie.training.rollout import OpenDecisions, RolloutBuffer, Row, Seen, StateBuffer, cut_short, picker
+from helpers.small_worlds import Counting, Numbered, experience, generator, group_spec, played
+
+EPISODE = np.zeros((4, 2), np.int64)
 
 
 def agent_step(num_envs=2, agents=3, seed=0, **fields):
@@ -49,28 +51,30 @@ def test_a_groups_columns_are_written_in_its_order():
     one = writer()
     view, said = decide(one, 1)
     came = agent_step(seed=5, terminated=np.eye(2, 3, dtype=bool), truncated=np.eye(2, 3, 2, dtype=bool))
-    one.arrived(1, came, np.zeros(0, np.int64), np.zeros((2, 2, 1), np.float32))
+    one.step(1, came, np.zeros(0, np.int64), np.zeros((2, 2, 1), np.float32))
     last, held = agent_step(seed=6, acting=np.array([[1, 0, 0], [0, 0, 1]], bool)), np.full((2, 2, 1), 9.0)
-    own = one.finish(last, held)
-    assert np.array_equal(own.observation[1], view.observation)
-    assert np.array_equal(own.active[1], view.acting)
-    assert np.array_equal(own.mask[1], view.mask)
-    assert np.array_equal(own.memory[1], view.memory)
-    assert np.array_equal(own.action[1], said.action)
-    assert np.array_equal(own.log_prob[1], said.log_prob)
-    assert np.array_equal(own.reward[1], came.reward[:, [2, 0]])
-    assert own.terminated[1].tolist() == [[False, True], [False, False]]
-    assert own.truncated[1].tolist() == [[True, False], [False, False]]
-    assert np.array_equal(own.observation[4], last.observation[:, [2, 0]])
-    assert own.acting.tolist() == [[False, True], [True, False]]
-    assert (own.memory[4] == 9).all()
-    assert own.memory.shape == (5, 2, 2, 1)
+    played = one.finish(last, held, EPISODE)
+    row, seen, arrived = played.row, played.seen, played.arrived
+    assert np.array_equal(seen.observation[1], view.observation)
+    assert np.array_equal(row.active[1], view.acting)
+    assert np.array_equal(row.mask[1], view.mask)
+    assert np.array_equal(seen.memory[1], view.memory)
+    assert np.array_equal(row.action[1], said.action)
+    assert np.array_equal(row.log_prob[1], said.log_prob)
+    assert np.array_equal(arrived.reward[1], came.reward[:, [2, 0]])
+    assert np.array_equal(arrived.group_reward[1], arrived.reward[1].mean(axis=1, keepdims=True).repeat(2, axis=1))
+    assert arrived.terminated[1].tolist() == [[False, True], [False, False]]
+    assert arrived.truncated[1].tolist() == [[True, False], [False, False]]
+    assert np.array_equal(seen.observation[4], last.observation[:, [2, 0]])
+    assert played.acting.tolist() == [[False, True], [True, False]]
+    assert (seen.memory[4] == 9).all()
+    assert seen.memory.shape == (5, 2, 2, 1)
 
 
 def test_without_masks_and_memory_there_are_none():
     where = group_spec(agents=3)
     first = agent_step(mask=None)
-    own = RolloutBuffer(Actor(where, Numbered()), 2, 3, first).finish(first, None)
+    own = RolloutBuffer(Actor(where, Numbered()), 2, 3, first).finish(first, None, EPISODE[:3]).close()
     assert own.mask is own.memory is own.finals.memory is None
 
 
@@ -78,11 +82,11 @@ def test_last_observations_are_kept_with_what_was_remembered():
     one = writer()
     held = generator().random((2, 2, 1), np.float32)
     first, second = agent_step(seed=1), agent_step(seed=2)
-    one.arrived(0, first, np.array([1]), held)
-    one.arrived(1, second, np.zeros(0, np.int64), held)
-    one.arrived(3, second, np.array([0, 1]), held + 1)
-    own = one.finish(agent_step(seed=3), held)
-    assert own.finals.index.tolist() == [[0, 1], [3, 0], [3, 1]]
+    one.step(0, first, np.array([1]), held)
+    one.step(1, second, np.zeros(0, np.int64), held)
+    one.step(3, second, np.array([0, 1]), held + 1)
+    own = one.finish(agent_step(seed=3), held, EPISODE).close()
+    assert own.finals.at.tolist() == [[0, 1], [3, 0], [3, 1]]
     pick = picker(one.group_spec)
     expected = np.concatenate([pick(first.final_observation)[1:], pick(second.final_observation)])
     assert np.array_equal(own.finals.observation, expected)
@@ -92,8 +96,8 @@ def test_last_observations_are_kept_with_what_was_remembered():
 
 
 def test_where_nobody_was_cut_short_finals_are_empty_but_shaped():
-    own = writer().finish(agent_step(), np.zeros((2, 2, 1), np.float32))
-    assert own.finals.index.shape == (0, 2)
+    own = writer().finish(agent_step(), np.zeros((2, 2, 1), np.float32), EPISODE).close()
+    assert own.finals.at.shape == (0, 2)
     assert own.finals.observation.shape == (0, 2, 3)
     assert own.finals.memory.shape == (0, 2, 1)
 
@@ -134,12 +138,12 @@ def test_states_are_written_at_every_row_and_for_who_was_cut_short():
     assert StateBuffer(3, states[0]).finish(states[0]).finals.shape == (0, 5)
 
 
-# Openings -----------------------------------------------------------------------------------------------
+# Open decisions ------------------------------------------------------------------------------------------
 
 
 def opened():
     """Agent 0 decided at row 1 and waits since; 1 is about to act; 2's episode ended at row 2; 3 never acted."""
-    return experience(
+    return played(
         [[1, 10, 100, 1000], [2, 20, 200, 2000], [3, 30, 300, 3000], [4, 40, 400, 4000]],
         active=[[1, 0, 1, 0], [1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 0]],
         acting=[False, True, False, False],
@@ -153,46 +157,87 @@ def opened():
 
 
 def test_open_decisions_are_taken_along_with_what_has_arrived():
-    own = opened()
-    found = open_decisions(own)
-    assert found.active.tolist() == [[True, False, False, False]]
-    assert found.action[0, 0] == 4
-    assert found.log_prob[0, 0] == -4
+    was = opened()
+    found = was.left_open()
+    assert found.row.active.tolist() == [[True, False, False, False]]
+    assert found.row.action[0, 0] == 4
+    assert found.row.log_prob[0, 0] == -4
     assert found.reward.tolist() == [[2 + 3 + 4, 0, 0, 0]]
-    assert np.array_equal(found.observation[0, 0], own.observation[1, 0, 0])
-    assert np.array_equal(found.mask[0, 0], own.mask[1, 0, 0])
+    assert found.group_reward.tolist() == [[(2222 + 3333 + 4444) / 4, 0, 0, 0]]
+    assert np.array_equal(found.seen.observation[0, 0], was.seen.observation[1, 0, 0])
+    assert np.array_equal(found.row.mask[0, 0], was.row.mask[1, 0, 0])
 
 
 def test_memory_of_the_open_is_from_their_decision_and_of_others_from_now():
-    own = opened()
-    assert open_decisions(own).memory[0, :, 0].tolist() == [4, 17, 18, 19]
-    plain = dataclasses.replace(own, memory=None, mask=None)
-    assert open_decisions(plain).memory is open_decisions(plain).mask is None
+    was = opened()
+    assert was.left_open().seen.memory[0, :, 0].tolist() == [4, 17, 18, 19]
+    plain = was._replace(row=was.row._replace(mask=None), seen=was.seen._replace(memory=None)).left_open()
+    assert plain.seen.memory is plain.row.mask is None
+
+
+def test_open_decisions_survive_a_checkpoint():
+    found = opened().left_open()
+    expect_equal("state", found.state(), OpenDecisions.from_state(found.state()).state())
 
 
 @pytest.mark.parametrize("columns", [(2, 0), (0, 1, 2)])
 def test_an_opening_is_row_0_of_the_next_rollout(columns):
     one = writer(columns)
-    num_envs, agents = 2, len(columns)
+    shape = (2, len(columns))
     random = generator()
-    own = experience(
-        np.zeros((3, agents)),
-        observation=np.zeros((4, 1, agents, 3), np.float32),
-        mask=np.ones((3, 1, agents, 4), bool),
-        memory=np.zeros((4, 1, agents, 1), np.float32),
+    row = Row(
+        active=random.random(shape) < 0.5,
+        action=random.integers(4, size=shape),
+        log_prob=random.random(shape, np.float32),
+        mask=random.random((*shape, 4)) < 0.5,
+        advice=None,
+        trace=None,
     )
-    empty = open_decisions(own)
-    opening = dataclasses.replace(
-        empty,
-        active=random.random((num_envs, agents)) < 0.5,
-        observation=random.random((num_envs, agents, 3), np.float32),
-        action=random.integers(4, size=(num_envs, agents)),
-        log_prob=random.random((num_envs, agents), np.float32),
-        reward=random.random((num_envs, agents), np.float32),
-        mask=random.random((num_envs, agents, 4)) < 0.5,
-        memory=random.random((num_envs, agents, 1), np.float32),
-    )
+    seen = Seen(random.random((*shape, 3), np.float32), random.random((*shape, 1), np.float32))
+    opening = OpenDecisions(row, seen, *random.random((2, *shape), np.float32))
     one.open(opening)
-    found = one.finish(agent_step(), np.zeros((num_envs, agents, 1), np.float32))
-    for name in ("active", "observation", "action", "log_prob", "reward", "mask", "memory"):
-        expect_equal(name, getattr(opening, name), getattr(found, name)[0])
+    found = one.finish(agent_step(), np.zeros((*shape, 1), np.float32), EPISODE)
+    for name in ("active", "action", "log_prob", "mask"):
+        expect_equal(name, getattr(row, name), getattr(found.row, name)[0])
+    expect_equal("seen", seen, Seen(*take(found.seen, 0)))
+    expect_equal("reward", opening.reward, found.arrived.reward[0])
+    expect_equal("group reward", opening.group_reward, found.arrived.group_reward[0])
+
+
+# The table -----------------------------------------------------------------------------------------------
+
+
+def test_a_decision_is_closed_by_the_next_one_or_an_end():
+    """Agent 0 decides at 0 and 2, and must act again; 1 decides at 0, ends at 1; 2 decides at 1 and waits."""
+    own = experience(
+        [[1, 10, 100], [2, 20, 200], [4, 40, 400]],
+        active=[[1, 1, 0], [0, 0, 1], [1, 0, 0]],
+        acting=[True, False, False],
+        terminated=[(1, 1)],
+    )
+    assert own.valid[:, 0].tolist() == [[True, True, False], [False, False, False], [True, False, False]]
+    assert own.reward[:, 0].tolist() == [[1 + 2, 10 + 20, 0], [0, 0, 0], [4, 0, 0]]
+    assert own.group_reward[:, 0].tolist() == [[37 + 74, 37 + 74, 0], [0, 0, 0], [148, 0, 0]]
+    assert own.next[:, 0].tolist() == [[2, 0, 0], [1, 1, 1], [3, 2, 2]]
+    assert own.terminated[:, 0].tolist() == [[False, True, False], [False] * 3, [False] * 3]
+    assert not own.truncated.any()
+
+
+def test_a_truncated_decision_looks_at_the_final_observation_or_else_at_the_next_row():
+    finals = Finals(np.array([[1, 0]]), np.full((1, 2, 3), 7.0, np.float32))
+    own = experience([[1, 1], [1, 1], [1, 1]], truncated=[(1, 0), (2, 1)], finals=finals)
+    assert own.next[:, 0].tolist() == [[1, 1], [4, 2], [3, 3]]
+    rows = np.arange(8, dtype=np.float32).reshape(4, 1, 2)
+    assert own.at_next(rows, np.array([[-5, -6]], np.float32))[:, 0].tolist() == [[2, 3], [-5, 5], [6, 7]]
+
+
+def test_where_everybody_decides_in_every_row_the_table_is_a_view():
+    was = played([[1, 2], [3, 4]], terminated=[(0, 1)])
+    own = was.close()
+    assert own.reward is was.arrived.reward
+    assert own.valid is was.row.active
+    assert own.next[:, 0].tolist() == [[1, 0], [2, 2]]
+    idle = was._replace(row=was.row._replace(active=was.row.active & [[[True, False]], [[True, True]]])).close()
+    assert idle.reward is not was.arrived.reward
+    same = was._replace(row=was.row._replace(active=np.ones((2, 1, 2), bool)), acting=np.zeros((1, 2), bool)).close()
+    assert same.valid[:, 0].tolist() == [[True, True], [False, False]]

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from coterie.core.decisions import merge
 from coterie.core.group import Actor
-from coterie.core.types import Decision, Discrete, View, merge
+from coterie.core.types import Decision, Discrete, View
 from coterie.policies.scripted import RandomPolicy, RandomSettings
 from coterie.preferences.standard import Individual, IndividualSettings, Team, TeamSettings
 from coterie.testing.comparison import expect_equal, leaves
@@ -53,31 +54,31 @@ def test_row_t_holds_what_was_seen_and_done_and_what_followed():
     runner = Runner(world, actors(random_seat(world)), seed=1)
     twin = grid()
     runner_2 = Runner(twin, actors(random_seat(twin)), seed=1)
-    own = runner.play(20, 1).experiences["team"]
+    own = runner.play(20, 1).decisions["team"]
     runner_2.begin(1)
     for t in range(20):
         agent_step = runner_2.timestep.agent_types["agent"]
         assert np.array_equal(own.observation[t], agent_step.observation)
-        assert np.array_equal(own.active[t], agent_step.acting)
+        assert np.array_equal(own.valid[t], agent_step.acting)
         runner_2.step()
         agent_step = runner_2.timestep.agent_types["agent"]
         assert np.array_equal(own.reward[t], agent_step.reward)
         assert np.array_equal(own.terminated[t], agent_step.terminated)
         assert np.array_equal(own.truncated[t], agent_step.truncated)
-        for (row, copy), final in zip(own.finals.index, own.finals.observation, strict=True):
+        for (row, copy), final in zip(own.finals.at, own.finals.observation, strict=True):
             if row == t:
                 assert runner_2.timestep.ended[copy]
                 assert np.array_equal(final, agent_step.final_observation[copy])
                 assert not np.array_equal(final, own.observation[t + 1, copy])
     assert np.array_equal(own.observation[20], agent_step.observation)
     assert own.truncated.any()
-    assert {tuple(i) for i in own.finals.index} == {(t, n) for t, n, _ in np.argwhere(own.truncated)}
+    assert {tuple(i) for i in own.finals.at} == {(t, n) for t, n, _ in np.argwhere(own.truncated)}
 
 
 def test_the_rollouts_arrays_are_its_own():
     world = grid()
     runner = Runner(world, actors(random_seat(world)), seed=1)
-    own = runner.play(5, 1).experiences["team"]
+    own = runner.play(5, 1).decisions["team"]
     kept = leaves(own)
     runner.play(5, 2)
     expect_equal("first rollout", kept, own)
@@ -87,8 +88,8 @@ def test_log_probabilities_are_written_down():
     world = grid()
     where = spec_in(world)
     policy = network(where)
-    own = Runner(world, actors((where, policy)), seed=1).play(4, 1).experiences["team"]
-    view = View(own.observation[2], own.active[2], np.arange(2), generator())
+    own = Runner(world, actors((where, policy)), seed=1).play(4, 1).decisions["team"]
+    view = View(own.observation[2], own.valid[2], np.arange(2), generator())
     again = policy.act(dataclasses.replace(view, random=generator()))
     same = again.action == own.action[2]
     assert same.any()
@@ -100,11 +101,11 @@ def test_iterations_draw_fresh_numbers_and_the_same_iteration_the_same():
     world = grid()
     runner = Runner(world, actors(random_seat(world)), seed=1)
     state = runner.save()
-    first = runner.play(5, 1).experiences["team"]
+    first = runner.play(5, 1).decisions["team"]
     runner.load(state)
-    second = runner.play(5, 2).experiences["team"]
+    second = runner.play(5, 2).decisions["team"]
     runner.load(state)
-    again = runner.play(5, 1).experiences["team"]
+    again = runner.play(5, 1).decisions["team"]
     assert not np.array_equal(first.action, second.action)
     expect_equal("iteration 1", first, again)
 
@@ -114,7 +115,7 @@ def test_shards_and_groups_have_their_own_streams():
     for shard, group in ((0, "team"), (1, "team"), (0, "others")):
         world = Bandit(Discrete(1000), lambda a: a * 1.0, num_envs=8)
         runner = Runner(world, actors(random_seat(world, group=group)), seed=1, shard=shard)
-        played.append(runner.play(3, 1).experiences[group].action.tolist())
+        played.append(runner.play(3, 1).decisions[group].action.tolist())
     assert played[0] != played[1] != played[2] != played[0]
 
 
@@ -126,15 +127,15 @@ def decisions(runner, lengths, preference=None):
     preference = preference or Individual(IndividualSettings())
     found = []
     for iteration, steps in enumerate(lengths, 1):
-        own = runner.play(steps, iteration).experiences["team"]
-        closed, reward = own.closed(), preference.rewards(own)
+        own = runner.play(steps, iteration).decisions["team"]
+        closed, reward = own.valid, preference.rewards(own)
         for t, n, a in np.argwhere(closed):
             gained, s, end = 0.0, t, ""
             while True:
                 gained += float(reward[s, n, a])
                 end = "terminated" if own.terminated[s, n, a] else "truncated" if own.truncated[s, n, a] else ""
                 s += 1
-                if end or s == len(own.active) or own.active[s, n, a]:
+                if end or s == len(own.valid) or own.valid[s, n, a]:
                     break
             seen = tuple(own.observation[t, n, a].ravel().tolist())
             found.append((n, a, seen, int(own.action[t, n, a]), float(own.log_prob[t, n, a]), gained, end))
@@ -172,18 +173,18 @@ def test_a_teams_rewards_are_the_same_however_cut(world, lengths):
     found = [decisions(*run, Team(TeamSettings())) for run in ((cut, lengths), (whole, [sum(lengths)]))]
     assert [d[:5] + d[6:] for d in found[0]] == [d[:5] + d[6:] for d in found[1]]
     np.testing.assert_allclose([d[5] for d in found[0]], [d[5] for d in found[1]], rtol=1e-5)
-    own = cut.play(3, len(lengths) + 1).experiences["team"]
-    assert not Team(TeamSettings()).rewards(own)[0][~own.active[0]].any()  # counted in the last rollout
+    own = cut.play(3, len(lengths) + 1).decisions["team"]
+    assert not Team(TeamSettings()).rewards(own)[0][~own.valid[0]].any()  # counted in the last rollout
 
 
 def test_a_team_in_turns_shares_what_came_since_each_decision():
     world = Rounds(num_envs=1, agents=3, length=50)  # agent t mod 3 acts at tick t; agent a gets 100·a + t
     runner = Runner(world, actors((spec_in(world), Numbered())), seed=0)
     runner.play(5, 1)
-    own = runner.play(4, 2).experiences["team"]
+    own = runner.play(4, 2).decisions["team"]
     # at tick 5 agent 2 acts: agents 0 and 1 decided at ticks 3 and 4, and the mean reward at tick t is 100 + t
     assert own.reward[0, 0].tolist() == [3 + 4, 104, 0]
-    assert own.group_reward()[0, 0].tolist() == [103 + 104, 104, 0]
+    assert own.group_reward[0, 0].tolist() == [103 + 104, 104, 0]
 
 
 def test_every_decision_of_a_turn_based_world_is_counted_once():
@@ -216,10 +217,10 @@ def test_an_agents_reward_while_idle_belongs_to_its_latest_decision():
 def test_a_simultaneous_world_leaves_nothing_open_and_has_no_extra_row():
     world = grid(mode="race", max_steps=30)
     runner = Runner(world, actors(random_seat(world)), seed=0)
-    own = runner.play(40, 1).experiences["team"]
-    assert len(own.active) == 40
+    own = runner.play(40, 1).decisions["team"]
+    assert len(own.valid) == 40
     assert not runner.pending
-    assert np.array_equal(own.closed(), own.active)
+    assert np.array_equal(own.valid, own.valid)
 
 
 # Memory ----------------------------------------------------------------------------------------------
@@ -229,9 +230,9 @@ def test_memory_counts_own_decisions_from_every_episodes_start():
     world = Rounds(num_envs=2, agents=3, length=7)
     runner = Runner(world, actors((spec_in(world), Counting())), seed=0)
     for iteration, steps in enumerate((4, 5, 12), 1):
-        own = runner.play(steps, iteration).experiences["team"]
+        own = runner.play(steps, iteration).decisions["team"]
         assert own.memory.shape == (*own.observation.shape[:3], 1)  # one row more than decisions
-        for t, n, a in np.argwhere(own.active):
+        for t, n, a in np.argwhere(own.valid):
             so_far = int(own.observation[t, n, a, 1] // 3)  # by the clock
             if n == 0 or iteration == 3:  # copy 1 began at clock 1, after agent 0's first turn
                 assert own.memory[t, n, a, 0] == own.action[t, n, a] == so_far
@@ -254,11 +255,11 @@ def test_memory_is_saved_and_loaded():
     runner.play(5, 1)
     state, kept = runner.save(), runner.memories["team"].copy()
     assert kept.any()
-    rest = runner.play(6, 2).experiences["team"]
+    rest = runner.play(6, 2).decisions["team"]
     other = Runner(Rounds(), actors((spec_in(world), Counting())), seed=0)
     other.load(state)
     assert np.array_equal(other.memories["team"], kept)
-    expect_equal("after loading", rest, other.play(6, 2).experiences["team"])
+    expect_equal("after loading", rest, other.play(6, 2).decisions["team"])
 
 
 # Columns ---------------------------------------------------------------------------------------------
@@ -276,14 +277,14 @@ def test_groups_see_and_act_for_their_own_agents():
     assert all((view[..., 2] == [[2]]).all() for view in few.views)
     assert all((view[..., 2] == [3, 0, 1]).all() for view in many.views)
     assert all(np.array_equal(one, np.tile(np.arange(4), (2, 1))) for one in world.played)
-    own = rollout.experiences["many"]
+    own = rollout.decisions["many"]
     assert (own.observation[1:, :, :, 2] == [3, 0, 1]).all()
     assert (own.reward[1:] // 100 == [3, 0, 1]).all()
     assert (own.finals.observation[..., 2] == [3, 0, 1]).all()
-    assert len(own.finals.index) > 0
+    assert len(own.finals.at) > 0
     # whoever was cut short, last observations are kept for the whole table, so that groups stay aligned
-    assert np.array_equal(rollout.experiences["few"].finals.index, own.finals.index)
-    assert (rollout.experiences["few"].finals.observation[..., 2] == 2).all()
+    assert np.array_equal(rollout.decisions["few"].finals.at, own.finals.at)
+    assert (rollout.decisions["few"].finals.observation[..., 2] == 2).all()
     assert own.truncated[:, :, 1].any()
     assert not own.truncated[:, :, [0, 2]].any()
     assert (rollout.episodes.returns["few"] // 200 == rollout.episodes.length[:, None]).all()
@@ -308,11 +309,11 @@ def test_a_part_of_a_kind_is_masked_as_itself():
     one, two = (random_seat(world, columns=[c], group=f"g{c}") for c in (0, 1))
     rollout = Runner(world, actors(one, two), seed=3).play(30, 1)  # an illegal move would raise
     for c in (0, 1):
-        own = rollout.experiences[f"g{c}"]
+        own = rollout.decisions[f"g{c}"]
         assert own.mask.shape == (31, 5, 1, 9)
         drawn = np.take_along_axis(own.mask, own.action[..., None], -1)[..., 0]
-        assert drawn[own.active].all()
-    assert (rollout.experiences["g0"].active[1:] ^ rollout.experiences["g1"].active[1:]).all()
+        assert drawn[own.valid].all()
+    assert (rollout.decisions["g0"].active[1:] ^ rollout.decisions["g1"].active[1:]).all()
 
 
 # Episodes --------------------------------------------------------------------------------------------
@@ -360,17 +361,17 @@ def test_merged_shards_equal_the_shards_apart(agent_type):
     for shard in range(3):
         world = grid(num_envs=2) if agent_type == "grid" else Rounds(num_envs=2, length=5 + shard)
         rollouts.append(Runner(world, actors(random_seat(world)), seed=1, shard=shard).play(9, 1))
-    parts = [r.experiences["team"] for r in rollouts]
+    parts = [r.decisions["team"] for r in rollouts]
     both = merge(parts)
     for shard, part in enumerate(parts):
         num_envs = slice(2 * shard, 2 * shard + 2)
         for field in ("observation", "action", "log_prob", "reward", "active", "terminated", "truncated"):
             assert np.array_equal(getattr(both, field)[:, num_envs], getattr(part, field))
         assert np.array_equal(both.acting[num_envs], part.acting)
-        here = np.isin(both.finals.index[:, 1], [2 * shard, 2 * shard + 1])
-        assert np.array_equal(both.finals.index[here] - [0, 2 * shard], part.finals.index)
+        here = np.isin(both.finals.at[:, 1], [2 * shard, 2 * shard + 1])
+        assert np.array_equal(both.finals.at[here] - [0, 2 * shard], part.finals.at)
         assert np.array_equal(both.finals.observation[here], part.finals.observation)
-    assert len(both.finals.index) == sum(len(p.finals.index) for p in parts) > 0
+    assert len(both.finals.at) == sum(len(p.finals.at) for p in parts) > 0
 
 
 # Save and load ---------------------------------------------------------------------------------------
@@ -397,16 +398,16 @@ def test_a_loaded_runner_goes_on_exactly(agent_type):
     other.load(state)
     for left, iteration in zip(rest, (3, 4), strict=True):
         right = other.play(7, iteration)
-        expect_equal("experience", left.experiences["team"], right.experiences["team"])
+        expect_equal("experience", left.decisions["team"], right.decisions["team"])
         expect_equal("episodes", left.episodes, right.episodes)
 
 
 def test_the_first_rollout_of_turns_begins_with_an_empty_row():
     world = Tictactoe(TictactoeSettings(), 2)
-    own = Runner(world, actors(random_seat(world)), seed=0).play(4, 1).experiences["team"]
-    assert len(own.active) == 5
-    assert not own.active[0].any()
-    assert own.active[1:].any(axis=2).all()
+    own = Runner(world, actors(random_seat(world)), seed=0).play(4, 1).decisions["team"]
+    assert len(own.valid) == 5
+    assert not own.valid[0].any()
+    assert own.valid[1:].any(axis=2).all()
 
 
 def test_greedy_runners_ask_for_greedy_play():

@@ -7,7 +7,8 @@ import pytest
 
 import coterie
 from coterie.config.schema import ConfigError
-from coterie.core.types import CoterieError, map_tree
+from coterie.core.trees import map_tree
+from coterie.core.types import CoterieError
 from coterie.runs import checkpoint
 from coterie.runs.run import Run
 from coterie.training import build

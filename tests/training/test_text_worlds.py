@@ -53,16 +53,16 @@ def lines(run):
 def test_a_rollout_holds_texts_and_carries_open_decisions_over():
     world = make("plan_path", 3)
     runner = Runner(world, [seat(world, "guess")], 0)
-    first, second = (runner.play(3, iteration).experiences["team"] for iteration in (1, 2))
+    first, second = (runner.play(3, iteration).decisions["team"] for iteration in (1, 2))
     assert first.observation.dtype == first.action.dtype == object
     assert all(isinstance(text, str) for text in (*first.observation.flat, *first.action.flat))
-    open_row = first.active[-1]  # decisions of the last step wait for their end
+    open_row = first.valid[-1]  # decisions of the last step wait for their end
     assert second.observation[0][open_row].tolist() == first.observation[-2][open_row].tolist()
     held = through_checkpoint(runner.save())
     other = Runner(make("plan_path", 3), runner.actors, 0)
     other.load(held)
     one, two = runner.play(3, 3), other.play(3, 3)
-    assert one.experiences["team"].action.tolist() == two.experiences["team"].action.tolist()
+    assert one.decisions["team"].action.tolist() == two.decisions["team"].action.tolist()
     assert one.counters == two.counters
 
 

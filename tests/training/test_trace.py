@@ -36,18 +36,18 @@ def runner():
 
 def test_traces_are_stacked_and_carried_over():
     one = runner()
-    (first,) = one.play(5, 1).experiences.values()
+    (first,) = one.play(5, 1).decisions.values()
     assert first.trace["call"].shape == (6, 3, 2, 2)
     assert (first.trace["call"][1:, 0, 0, 0] == [1, 2, 3, 4, 5]).all()
     saved = one.save()
-    (second,) = one.play(5, 2).experiences.values()
-    opened = second.active[0]
+    (second,) = one.play(5, 2).decisions.values()
+    opened = second.valid[0]
     assert opened.any()  # pending decisions open the next rollout, with the trace of the call that took them
     assert set(second.trace["call"][0][opened].ravel().tolist()) <= {4, 5}
     again = runner()
     again.load(saved)
     again.actors[0].policy.calls = 5
-    (resumed,) = again.play(5, 2).experiences.values()
+    (resumed,) = again.play(5, 2).decisions.values()
     np.testing.assert_array_equal(resumed.trace["call"], second.trace["call"])
 
 

@@ -69,7 +69,7 @@ def test_frozen_weights_reach_the_children_too(tmp_path, forked):
     try:
         groups[0].policy.load({k: _shifted(v) for k, v in groups[0].policy.state().items()})
         there, here = play.play(1), local.play(1)
-        assert (there.experiences["all"].log_prob == here.experiences["all"].log_prob).all()
+        assert (there.decisions["all"].log_prob == here.decisions["all"].log_prob).all()
     finally:
         play.close()
 

@@ -16,7 +16,8 @@ from coterie.core.advice import AdviceUse, AskSettings, UseSettings
 from coterie.core.group import Actor, GroupSpec, HasAdvice, HasLogProbs, Policy, Stateful, Stateless
 from coterie.core.memoize import Memoized
 from coterie.core.text import Oracle, find_text_codec
-from coterie.core.types import Advice, Array, Counters, Discrete, Mean, State, View, map_tree
+from coterie.core.trees import map_tree
+from coterie.core.types import Advice, Array, Counters, Discrete, Mean, State, View
 from coterie.core.validation import at_least, within
 from coterie.core.world import HasExpert
 from coterie.lm import prompts

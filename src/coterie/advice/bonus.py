@@ -20,9 +20,10 @@ from coterie.advice.shaping import (
     observations_at,
     usage_metrics,
 )
+from coterie.core.decisions import Decisions
 from coterie.core.group import GroupSpec
 from coterie.core.text import Graded, Instructing, TextCodec, find_text_codec
-from coterie.core.types import Array, Box, Dict, Discrete, Experience, Metrics, State, Text, Tree, blank
+from coterie.core.types import Array, Box, Dict, Discrete, Metrics, State, Text, Tree, blank
 from coterie.core.validation import at_least
 from coterie.lm import prompts
 from coterie.lm.ask.choice import Calibration, ChoiceScorer
@@ -107,15 +108,15 @@ class PairwiseBonus:
     def _chance(a: str, b: str, chance: dict[tuple[str, str], float]) -> float:
         return chance[a, b] if (a, b) in chance else 1 - chance[b, a]
 
-    def rewards(self, experience: Experience) -> Array:
-        found, closed = next_observations(experience), experience.closed()
+    def rewards(self, decisions: Decisions) -> Array:
+        found, closed = next_observations(decisions), decisions.valid
         led = closed & (found.next >= 0)
-        bonus = np.full(experience.reward.shape, np.nan)
+        bonus = np.full(decisions.reward.shape, np.nan)
         if led.any():
             indices, back = np.unique(found.next[led], return_inverse=True)
-            bonus[led] = self.strengths.of(observations_at(experience, indices))[back]
+            bonus[led] = self.strengths.of(observations_at(decisions, indices))[back]
         bonus = scaled(bonus, self.moments, self.settings.scale)
-        return (experience.reward + self.counter.add(self.settings.weight * bonus, led)).astype(np.float32)
+        return (decisions.reward + self.counter.add(self.settings.weight * bonus, led)).astype(np.float32)
 
     def metrics(self) -> Metrics:
         """Distinct observations and texts, the mean bonus, and the fraction of pairs ranked as their true grades."""
@@ -177,21 +178,21 @@ class InstructionBonus:
         texts = [_done(text, self.codec.choices[tag]) for text, tag in zip(whole, tags, strict=True)]
         return _first(self.scorer.log_probs(texts))
 
-    def rewards(self, experience: Experience) -> Array:
-        found, closed = next_observations(experience), experience.closed()
+    def rewards(self, decisions: Decisions) -> Array:
+        found, closed = next_observations(decisions), decisions.valid
         judged = closed & found.last if self.settings.when == "end" else closed
-        action = experience.action[judged]
+        action = decisions.action[judged]
         equal = (action[:, None] == self.of_choice).reshape(len(action), len(self.of_choice), -1).all(axis=2)
         worded = equal.any(axis=1)
-        bonus = np.full(experience.reward.shape, np.nan)
+        bonus = np.full(decisions.reward.shape, np.nan)
         inner = np.full(len(action), np.nan)
         if worded.any():
-            shown = observations_at(experience, found.at[judged][worded])
+            shown = observations_at(decisions, found.at[judged][worded])
             inner[worded] = self.verdicts.of(shown, equal.argmax(axis=1)[worded])
         bonus[judged] = inner
         self.without_word = int((~worded).sum())
         bonus = scaled(bonus, self.moments, self.settings.scale)
-        return (experience.reward + self.counter.add(self.settings.weight * bonus, judged)).astype(np.float32)
+        return (decisions.reward + self.counter.add(self.settings.weight * bonus, judged)).astype(np.float32)
 
     def metrics(self) -> Metrics:
         """Distinct decisions and texts, the mean bonus, and the number of decisions whose action has no word."""

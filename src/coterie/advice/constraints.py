@@ -2,7 +2,7 @@
 
 The model judges every action at each distinct observation once. Actions that break a rule are masked out (`veto`),
 reduce the reward that the learner sees (`penalty`), or are only counted (`count`). Masks are part of the stored
-experience, so log-probabilities are those of the policy that acted.
+decisions, so log-probabilities are those of the policy that acted.
 
 Two judges ask the model. `DirectJudge` asks "yes or no", which needs a large model. `ChannelJudge` suits small models:
 it scores the words for an action as something that the rule forbids, relative to other rules (noisy channel prompting,
@@ -18,10 +18,12 @@ from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 
+from coterie.core.decisions import Decisions
 from coterie.core.group import GroupSpec, Preference, Risk, Stateless
 from coterie.core.memoize import Memoized
 from coterie.core.text import HasActionEffects, find_text_codec
-from coterie.core.types import Array, Counters, Discrete, Experience, Metrics, State, Tree, View, map_tree
+from coterie.core.trees import map_tree
+from coterie.core.types import Array, Counters, Discrete, Metrics, State, Tree, View
 from coterie.core.validation import at_least, within
 from coterie.lm import prompts
 from coterie.lm.ask.choice import AnswerCounter, AnswerMemo, Calibration, ChoiceScorer
@@ -257,15 +259,14 @@ class LanguageShield(Stateless):
             raise ValueError("action=penalty changes rewards, which risk preferences do not support; set action=veto")
         return preference
 
-    def examine(self, experience: Experience) -> Array:
-        """Return which decisions broke a rule, `[T, N, A]` bool; compare those whose outcome is known with it."""
-        broke, rows = np.zeros(experience.active.shape, bool), experience.active
+    def examine(self, decisions: Decisions) -> Array:
+        """Return which decisions broke a rule, `[T, N, A]` bool, and compare them with what came of them."""
+        broke, rows = np.zeros(decisions.valid.shape, bool), decisions.valid
         if rows.any():
-            seen = map_tree(lambda a: a[:-1][rows], experience.observation)
-            broke[rows] = _broke(self.judged(seen), experience.action[rows])
-        known = experience.closed()
-        if self.settings.ground_truth == "fatal" and known.any():
-            self.compared = agreement(broke[known], experience.terminated[known] & (experience.reward[known] <= 0))
+            seen = map_tree(lambda a: a[:-1][rows], decisions.observation)
+            broke[rows] = _broke(self.judged(seen), decisions.action[rows])
+        if self.settings.ground_truth == "fatal" and rows.any():
+            self.compared = agreement(broke[rows], decisions.terminated[rows] & (decisions.reward[rows] <= 0))
         return broke
 
     def metrics(self) -> Counters:
@@ -290,11 +291,11 @@ class ConstrainedPreference:
     def metrics(self) -> Counters:
         return self.inner.metrics()
 
-    def rewards(self, experience: Experience) -> Array:
-        settings, wanted = self.shield.settings, self.inner.rewards(experience)
+    def rewards(self, decisions: Decisions) -> Array:
+        settings, wanted = self.shield.settings, self.inner.rewards(decisions)
         if settings.action != "penalty" and settings.ground_truth == "none":
             return wanted
-        broke = self.shield.examine(experience)
+        broke = self.shield.examine(decisions)
         charged = settings.penalty if settings.action == "penalty" else 0.0
         return wanted - np.float32(charged) * broke.astype(np.float32)
 

@@ -16,52 +16,46 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from coterie.core.decisions import Decisions
 from coterie.core.group import GroupSpec, Stateless
 from coterie.core.memoize import Memoized
 from coterie.core.text import Graded, find_text_codec
-from coterie.core.types import Array, Experience, Metrics, Tree, map_tree
+from coterie.core.trees import map_tree
+from coterie.core.types import Array, Metrics, Tree
 from coterie.core.validation import positive
 from coterie.lm import prompts
 from coterie.lm.ask.choice import Calibration, ChoiceScorer
 from coterie.lm.ask.loading import LMSettings
 
-END, OPEN = -1, -2  # instead of a next observation: the episode terminated, or the rollout ended before it
+END = -1  # instead of a next observation: the episode terminated
 
 
 class NextObservations(NamedTuple):
     """The observation of each decision and the next one of its agent, as indices for `observations_at`."""
 
     at: Array  # [T, N, A] int: the decision's observation
-    next: Array  # [T, N, A] int: the agent's next observation, END or OPEN; valid for closed decisions only
+    next: Array  # [T, N, A] int: the agent's next observation, or END
     last: Array  # [T, N, A] bool: the agent's episode terminated or was truncated before its next decision
 
 
-def next_observations(experience: Experience) -> NextObservations:
-    """Find the next observation of each decision by a backward scan over the time steps."""
-    rows, num_envs, agents = experience.active.shape
-    index = np.arange((rows + 1) * num_envs * agents).reshape(rows + 1, num_envs, agents)
-    cut = index[1:].copy()  # an agent truncated alone sees the next row, since its environment continues
-    for k, (t, n) in enumerate(experience.finals.index.tolist()):
-        cut[t, n] = index.size + k * agents + np.arange(agents)
-    ahead, over = np.where(experience.acting, index[rows], OPEN), np.zeros((num_envs, agents), bool)
-    found, last = np.empty((rows, num_envs, agents), np.int64), np.empty((rows, num_envs, agents), bool)
-    for t in range(rows - 1, -1, -1):
-        ahead = np.where(experience.terminated[t], END, ahead)
-        ahead = np.where(experience.truncated[t], cut[t], ahead)
-        over |= experience.terminated[t] | experience.truncated[t]
-        found[t], last[t] = ahead, over
-        ahead, over = np.where(experience.active[t], index[t], ahead), over & ~experience.active[t]
-    return NextObservations(index[:-1], found, last)
+def next_observations(decisions: Decisions) -> NextObservations:
+    """The observation of each decision and the one that follows it."""
+    rows, num_envs, agents = decisions.valid.shape
+    column, width = np.arange(num_envs * agents).reshape(num_envs, agents), num_envs * agents
+    final = (rows + 1) * width + (decisions.next - rows - 1) * agents + np.arange(agents)
+    ahead = np.where(decisions.next > rows, final, decisions.next * width + column)
+    at = np.arange(rows)[:, None, None] * width + column
+    return NextObservations(at, np.where(decisions.truncated | ~decisions.terminated, ahead, END), decisions.ends)
 
 
-def observations_at(experience: Experience, indices: Array) -> Tree:
+def observations_at(decisions: Decisions, indices: Array) -> Tree:
     """Return the observations `[R, …]` at indices: first the time steps, then the finals of truncated episodes."""
     tree: Tree = map_tree(
         lambda rows, finals: np.concatenate([rows.reshape(-1, *rows.shape[3:]), finals.reshape(-1, *rows.shape[3:])])[
             indices
         ],
-        experience.observation,
-        experience.finals.observation,
+        decisions.observation,
+        decisions.finals.observation,
     )
     return tree
 
@@ -175,18 +169,18 @@ class PotentialShaping(Stateless):
         self.correct += int((chances[known].argmax(axis=1) == truth[known])[truth[known] >= 0].sum())
         return np.asarray(chances @ self.grade_values / chances.sum(axis=1))
 
-    def rewards(self, experience: Experience) -> Array:
-        found, closed = next_observations(experience), experience.closed()
-        difference = np.full(experience.reward.shape, np.nan)
-        difference[closed] = self._differences(experience, found, closed)
+    def rewards(self, decisions: Decisions) -> Array:
+        found, closed = next_observations(decisions), decisions.valid
+        difference = np.full(decisions.reward.shape, np.nan)
+        difference[closed] = self._differences(decisions, found, closed)
         added = self.counter.add(self.settings.weight * difference, closed)
-        return (experience.reward + added).astype(np.float32)
+        return (decisions.reward + added).astype(np.float32)
 
-    def _differences(self, experience: Experience, found: NextObservations, closed: Array) -> Array:
+    def _differences(self, decisions: Decisions, found: NextObservations, closed: Array) -> Array:
         """Return γ Φ(o′) − Φ(o) of every closed decision; NaN where either Φ is unknown."""
         at, after = found.at[closed], found.next[closed]
         indices, back = np.unique(np.concatenate([at, after[after != END]]), return_inverse=True)
-        potential = self.potential.of(observations_at(experience, indices))[back]
+        potential = self.potential.of(observations_at(decisions, indices))[back]
         then = np.zeros(len(at))  # Φ of a true end
         then[after != END] = potential[len(at) :]
         return self.gamma * then - potential[: len(at)]

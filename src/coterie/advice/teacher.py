@@ -21,9 +21,11 @@ from coterie.advice.advisor import SourcedAdvisor, check_smoothing, count_action
 from coterie.advice.trust import Trust
 from coterie.core import seeding
 from coterie.core.advice import AskSettings, UseSettings
+from coterie.core.decisions import Decisions
 from coterie.core.group import GroupSpec, Stateful, Stateless
 from coterie.core.skills import HasBestSkills, HasPlanCodec, HasSkills, PlanCodec
-from coterie.core.types import Array, Counters, Distinct, Experience, Mean, State, View, map_tree
+from coterie.core.trees import map_tree
+from coterie.core.types import Array, Counters, Distinct, Mean, State, View
 from coterie.core.validation import at_least, within
 from coterie.lm import plans, prompts
 from coterie.lm.ask import calibration as calibrate
@@ -81,7 +83,7 @@ class TeacherAdvisor(SourcedAdvisor):
         super().__init__(settings.ask, settings.use, settings.smoothing, group_spec, self.skill_source)
         self.trust = Trust(self.skill_source.codec) if settings.trust else None
 
-    def weigh(self, own: Experience) -> Experience:
+    def weigh(self, own: Decisions) -> Decisions:
         """Return the experience with the strength of advice that it earns, with `trust`."""
         return own if self.trust is None else self.trust.weigh(own)
 

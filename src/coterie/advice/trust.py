@@ -15,8 +15,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from coterie.core.decisions import Decisions
 from coterie.core.skills import PlanCodec
-from coterie.core.types import Array, Experience, State, map_tree
+from coterie.core.trees import map_tree
+from coterie.core.types import Array, State
 
 SUMS = 6  # of decisions: 1, y, x, xy, x², x²y, where y says whether it led on and x how far it followed
 
@@ -31,57 +33,51 @@ class Trust:
         self.met = np.zeros((0, 0, 0), bool)  # [N, A, P]: in the present episode
         self.given, self.weight = 0, 0.0  # advised decisions so far, and the sum of their trust
 
-    def weigh(self, own: Experience) -> Experience:
+    def weigh(self, own: Decisions) -> Decisions:
         """Count the decisions of a rollout, then multiply the strength of its advice by the trust in each text state.
 
         Rollouts without advice change nothing, apart from the text states that were met.
         """
-        if own.advice is None or not own.active.any():
+        if own.advice is None or not own.valid.any():
             return own
         texts = self.look_up(own)
-        led_on, known = self.outcomes(own, texts)
-        given = own.advice.given & own.active
+        led_on = self.outcomes(own, texts)
+        given = own.advice.given & own.valid
         probability = np.take_along_axis(own.advice.probabilities, own.action[..., None], axis=-1)[..., 0]
         followed = np.stack([probability, probability / np.exp(own.log_prob)], axis=-1).astype(np.float64)
-        rows = given & known
-        self.count(texts[:-1][rows], led_on[rows], followed[rows])
+        self.count(texts[:-1][given], led_on[given], followed[given])
         factor = np.where(given, self.factors()[texts[:-1]], 0.0)
-        self.given, self.weight = self.given + int(rows.sum()), self.weight + float(factor[rows].sum())
+        self.given, self.weight = self.given + int(given.sum()), self.weight + float(factor[given].sum())
         strength = (own.advice.strength * factor).astype(np.float32)
         return replace(own, advice=own.advice._replace(strength=strength))
 
-    def look_up(self, own: Experience) -> Array:
-        """Return the places of the text states in which agents acted, `[T+1, N, A]`; 0 where they did not."""
-        seen = np.concatenate([own.active, own.acting[None]])
+    def look_up(self, own: Decisions) -> Array:
+        """Return the places of the text states that agents decided from or saw next, `[T+1, N, A]`; 0 elsewhere."""
+        seen = np.concatenate([own.valid, np.zeros((1, *own.valid.shape[1:]), bool)])
+        t, n, a = np.nonzero(own.valid & ~own.ends)
+        seen[own.next[t, n, a], n, a] = True
         numbers, where = np.unique(self.codec.states(map_tree(lambda a: a[seen], own.observation)), return_inverse=True)
         texts = [self.codec.describe(number) for number in numbers.tolist()]
         found = [self.places.setdefault(text, len(self.places)) for text in texts]
         more = len(self.places) - len(self.sums)
         self.sums = np.concatenate([self.sums, np.zeros((more, 2, SUMS))])
-        before, self.met = self.met, np.zeros((*own.acting.shape, len(self.places)), bool)
+        before, self.met = self.met, np.zeros((*own.valid.shape[1:], len(self.places)), bool)
         if before.size:
             self.met[..., : before.shape[-1]] = before
         places = np.zeros(seen.shape, np.int64)
         places[seen] = np.array(found, np.int64)[where]
         return places
 
-    def outcomes(self, own: Experience, texts: Array) -> tuple[Array, Array]:
-        """Return which decisions led on, and of which it is known, `[T, N, A]` bool."""
-        following = np.full(own.active.shape, -1)  # the text state of the agent's next decision; −1: its episode ended
-        gained = np.zeros(own.active.shape, bool)  # a positive reward came before that
-        later, reward = texts[-1].copy(), np.zeros(own.acting.shape)
-        for t in range(len(own.active) - 1, -1, -1):
-            later = np.where(own.ends[t], -1, later)
-            reward = own.reward[t] + np.where(own.ends[t], 0, reward)
-            following[t], gained[t] = later, reward > 0
-            later, reward = np.where(own.active[t], texts[t], later), np.where(own.active[t], 0, reward)
-        n, a = np.indices(own.acting.shape)
-        new = np.zeros(own.active.shape, bool)
-        for t in range(len(own.active)):
-            self.met[n, a, texts[t]] |= own.active[t]
-            new[t] = (following[t] >= 0) & ~self.met[n, a, following[t]]
+    def outcomes(self, own: Decisions, texts: Array) -> Array:
+        """Return which decisions led on, `[T, N, A]` bool."""
+        n, a = np.indices(own.valid.shape[1:])
+        following = texts[np.minimum(own.next, len(own.valid)), n, a]  # the text state of the agent's next decision
+        new = np.zeros(own.valid.shape, bool)
+        for t, decided in enumerate(own.valid):
+            self.met[n, a, texts[t]] |= decided
+            new[t] = decided & ~own.ends[t] & ~self.met[n, a, following[t]]
             self.met[own.ends[t]] = False
-        return new | gained, own.closed()
+        return new | (own.reward > 0)
 
     def count(self, texts: Array, led_on: Array, followed: Array) -> None:
         """Add decisions `[R]` to the sums of their text states; `followed [R, 2]`."""

@@ -12,8 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from coterie.core.decisions import Decisions, Joint
 from coterie.core.group import GroupInfo
-from coterie.core.types import Array, Box, Discrete, Experience, Joint, State
+from coterie.core.types import Array, Box, Discrete, State
 from coterie.nn.packing import Layout, encode, encoded_size, input_range, layout, pack
 
 
@@ -45,7 +46,7 @@ class PendingSteps(NamedTuple):
 
 
 def save_pending(pending: PendingSteps | None) -> State:
-    """Pending steps for a checkpoint; {} before the first experience."""
+    """Pending steps for a checkpoint; {} before the first decisions."""
     return {} if pending is None else {name: array.copy() for name, array in pending._asdict().items()}
 
 
@@ -124,23 +125,23 @@ class JointLayout:
 
     def steps(self, joint: Joint, rewards: Array) -> PendingSteps:
         """A rollout as rows `[T, N, …]`, with the learning group's rewards `[T, N, A]`."""
-        parts = [(part, joint.experiences[name]) for name, part in self.groups.items()]
+        parts = [(part, joint.decisions[name]) for name, part in self.groups.items()]
         shape = rewards.shape[:2]
-        masks = [np.broadcast_to(_mask(p, e), (*shape, e.active.shape[2], p.action_size)) for p, e in parts]
+        masks = [np.broadcast_to(_mask(p, e), (*shape, e.valid.shape[2], p.action_size)) for p, e in parts]
         return PendingSteps(
             _concatenate([pack(p.layout, e.observation)[:-1] for p, e in parts]),
             _concatenate([encode(p.info.spaces.action, e.action) for p, e in parts]),
             _concatenate(masks),
             rewards.astype(np.float32, copy=False),
-            np.concatenate([e.active for _, e in parts], axis=2),
+            np.concatenate([e.valid for _, e in parts], axis=2),
             np.concatenate([e.terminated for _, e in parts], axis=2),
             np.concatenate([e.truncated for _, e in parts], axis=2),
         )
 
     def finals(self, joint: Joint) -> tuple[Array, Array]:
         """Time steps and copies of truncations `[F, 2]`, and all groups' final observations there `[F, O]`."""
-        parts = [(part, joint.experiences[name]) for name, part in self.groups.items()]
-        return parts[0][1].finals.index, _concatenate([pack(p.layout, e.finals.observation) for p, e in parts])
+        parts = [(part, joint.decisions[name]) for name, part in self.groups.items()]
+        return parts[0][1].finals.at, _concatenate([pack(p.layout, e.finals.observation) for p, e in parts])
 
     def complete(
         self, joint: Joint, rewards: Array, pending: PendingSteps | None, gamma: float
@@ -205,7 +206,7 @@ def _concatenate(parts: Sequence[Array]) -> Array:
     return np.concatenate([part.reshape(*part.shape[:-2], part.shape[-2] * part.shape[-1]) for part in parts], -1)
 
 
-def _mask(part: GroupSlices, experience: Experience) -> Array:
-    if experience.mask is None or not isinstance(part.info.spaces.action, Discrete):
+def _mask(part: GroupSlices, decisions: Decisions) -> Array:
+    if decisions.mask is None or not isinstance(part.info.spaces.action, Discrete):
         return np.ones(1, bool)
-    return experience.mask
+    return decisions.mask

@@ -14,20 +14,8 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, runtime_checkab
 
 import numpy as np
 
-from coterie.core.types import (
-    Advice,
-    AgentType,
-    Array,
-    CoterieError,
-    Counter,
-    Counters,
-    Decision,
-    Experience,
-    Joint,
-    Metrics,
-    State,
-    View,
-)
+from coterie.core.decisions import Decisions, Joint
+from coterie.core.types import Advice, AgentType, Array, CoterieError, Counter, Counters, Decision, Metrics, State, View
 
 if TYPE_CHECKING:
     from coterie.core.advice import AdviceUse
@@ -170,7 +158,7 @@ class Advisor(Stateful, Protocol):
 class WeighsAdvice(Protocol):
     """An advisor that judges its advice by what came of it."""
 
-    def weigh(self, own: Experience) -> Experience:
+    def weigh(self, own: Decisions) -> Decisions:
         """The experience with other strengths of advice, before its group learns from it."""
         ...
 
@@ -215,7 +203,7 @@ class Learner(Stateful, Protocol):
 
     policy: Policy
 
-    def learn(self, own: Experience, joint: Joint, random: np.random.Generator) -> Metrics:
+    def learn(self, own: Decisions, joint: Joint, random: np.random.Generator) -> Metrics:
         """Improve the policy in place; returns metrics of the update."""
         ...
 
@@ -276,7 +264,7 @@ class Preference(Stateful, Protocol):
 
     scope: str  # "step": rewards as they come; "interim" or "episodic": a distribution of returns, and it is a `Risk`
 
-    def rewards(self, experience: Experience) -> Array:
+    def rewards(self, experience: Decisions) -> Array:
         """The rewards to learn from, `[T, N, A]`; stored rewards stay as they are."""
         ...
 
@@ -382,7 +370,7 @@ class Group:
         return self.actor.policy
 
 
-def preferred_rewards(preference: Preference, own: Experience, group_spec: GroupSpec) -> Array:
+def preferred_rewards(preference: Preference, own: Decisions, group_spec: GroupSpec) -> Array:
     """The rewards `[T, N, A]` that a group learns from; a preference of your own may return another shape: an error."""
     rewards = preference.rewards(own)
     if (found := np.shape(rewards)) != own.reward.shape:

@@ -11,7 +11,8 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from coterie.core.types import Array, Tree, arrays_of, leading, map_tree
+from coterie.core.trees import arrays_of, leading, map_tree
+from coterie.core.types import Array, Tree
 
 CAPACITY = 200_000  # distinct observations
 Found = TypeVar("Found")

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from coterie.core.decisions import Joint, StateRows
 from coterie.core.types import (
     ActionSpace,
     AgentType,
@@ -16,10 +17,8 @@ from coterie.core.types import (
     Box,
     Dict,
     Discrete,
-    Joint,
     MultiDiscrete,
     ObservationSpace,
-    StateRows,
     Text,
     Tree,
     entries_of,
@@ -247,10 +246,10 @@ def table_state(joint: Joint) -> StateRows:
     if joint.state is not None:
         return joint.state
     rows, finals = [], []
-    for group, experience in joint.experiences.items():
+    for group, decisions in joint.decisions.items():
         lay = layout(joint.spaces[group].observation)
-        packed = pack(lay, experience.observation)
+        packed = pack(lay, decisions.observation)
         rows.append(packed.reshape(*packed.shape[:2], -1))
-        last = pack(lay, experience.finals.observation)
+        last = pack(lay, decisions.finals.observation)
         finals.append(last.reshape(len(last), last.shape[1] * last.shape[2]))
     return StateRows(np.concatenate(rows, axis=-1), np.concatenate(finals, axis=-1))

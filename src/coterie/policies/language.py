@@ -18,18 +18,8 @@ from coterie.core import seeding
 from coterie.core.group import GroupSpec, Stateless
 from coterie.core.sampling import draw_index
 from coterie.core.text import Oracle, TextCodec, find_text_codec
-from coterie.core.types import (
-    UNLABELLED,
-    Array,
-    Counters,
-    Decision,
-    Discrete,
-    Mean,
-    View,
-    action_dtype,
-    action_shape,
-    map_tree,
-)
+from coterie.core.trees import map_tree
+from coterie.core.types import UNLABELLED, Array, Counters, Decision, Discrete, Mean, View, action_dtype, action_shape
 from coterie.core.validation import at_least, positive
 from coterie.core.world import HasExpert
 from coterie.lm import prompts

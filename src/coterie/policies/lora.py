@@ -19,7 +19,8 @@ from torch.utils.checkpoint import checkpoint
 from coterie.core import seeding
 from coterie.core.group import GroupSpec
 from coterie.core.text import find_text_codec
-from coterie.core.types import Array, Counters, Decision, Mean, State, Tree, View, map_tree
+from coterie.core.trees import map_tree
+from coterie.core.types import Array, Counters, Decision, Mean, State, Tree, View
 from coterie.core.validation import positive
 from coterie.lm import prompts
 from coterie.lm.ask.calibration import log_normalize

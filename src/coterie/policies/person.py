@@ -22,6 +22,7 @@ import numpy as np
 from coterie.core.game import game_of
 from coterie.core.group import GroupSpec, PlayStopped, Stateless
 from coterie.core.text import HasOwnWords, HasTextCodec, OwnWords, TextCodec, find_text_codec
+from coterie.core.trees import arrays_of, map_tree
 from coterie.core.types import (
     ActionSpace,
     Array,
@@ -35,9 +36,7 @@ from coterie.core.types import (
     View,
     action_dtype,
     action_shape,
-    arrays_of,
     blank,
-    map_tree,
 )
 from coterie.core.validation import one_of
 from coterie.core.world import Renderable

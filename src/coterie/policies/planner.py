@@ -17,7 +17,8 @@ from coterie.core.group import GroupSpec, Stateless
 from coterie.core.sampling import draw_index
 from coterie.core.skills import HasPlanCodec, HasSkills, PlanCodec
 from coterie.core.text import TextCodec, find_text_codec
-from coterie.core.types import UNLABELLED, Array, Counters, Decision, Discrete, Text, Tree, View, map_tree
+from coterie.core.trees import map_tree
+from coterie.core.types import UNLABELLED, Array, Counters, Decision, Discrete, Text, Tree, View
 from coterie.core.validation import at_least
 from coterie.lm import prompts
 from coterie.lm.ask import calibration as calibrate

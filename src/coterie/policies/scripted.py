@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from coterie.core.group import GroupSpec, Stateless
+from coterie.core.trees import leading
 from coterie.core.types import (
     UNLABELLED,
     Array,
@@ -16,7 +17,6 @@ from coterie.core.types import (
     MultiDiscrete,
     Text,
     View,
-    leading,
     random_texts,
     sampling_bounds,
 )

@@ -11,8 +11,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from coterie.core.decisions import Decisions
 from coterie.core.group import Risk
-from coterie.core.types import Array, Experience, Metrics, State, open_decisions
+from coterie.core.types import Array, Metrics, State
 
 
 class EpisodeReturns:
@@ -26,18 +27,18 @@ class EpisodeReturns:
         self.risk, self.parameter_sets = risk, parameter_sets
         self.running: Array | None = None  # [N, A] float64: returns of unfinished episodes; None before a rollout
 
-    def replace_rewards(self, experience: Experience) -> tuple[Experience, Metrics]:
+    def replace_rewards(self, decisions: Decisions) -> tuple[Decisions, Metrics]:
         """Return the experience to learn from: an episode's last reward is the influence of its return, others are 0.
 
         A truncated episode counts as terminated with its return so far: no value is bootstrapped.
         """
-        returns = self.returns(experience)
-        reward = np.zeros(experience.reward.shape, np.float32)
+        returns = self.returns(decisions)
+        reward = np.zeros(decisions.reward.shape, np.float32)
         value, count = 0.0, 0
         for agents in (
             [slice(None)] if self.parameter_sets == 1 else [slice(a, a + 1) for a in range(self.parameter_sets)]
         ):
-            over = experience.ends[:, :, agents]
+            over = decisions.ends[:, :, agents]
             samples = returns[:, :, agents][over]
             if len(samples):
                 reward[:, :, agents][over] = self.risk.influence(samples)
@@ -45,18 +46,18 @@ class EpisodeReturns:
                 count += len(samples)
         metrics = {"episodes_judged": float(count)} | ({"risk_value": value / count} if count else {})
         return replace(
-            experience, reward=reward, terminated=experience.ends, truncated=np.zeros_like(experience.truncated)
+            decisions, reward=reward, terminated=decisions.ends, truncated=np.zeros_like(decisions.truncated)
         ), metrics
 
-    def returns(self, experience: Experience) -> Array:
+    def returns(self, decisions: Decisions) -> Array:
         """Return the returns of episodes at the steps where they end, `[T, N, A]`; 0 elsewhere."""
-        running = np.zeros(experience.acting.shape) if self.running is None else self.running.copy()
-        found = np.zeros(experience.reward.shape)
-        for t, over in enumerate(experience.ends):
-            running += experience.reward[t]
+        running = np.zeros(decisions.valid.shape[1:]) if self.running is None else self.running.copy()
+        found = np.zeros(decisions.reward.shape)
+        for t, over in enumerate(decisions.ends):
+            running += decisions.reward[t]
             found[t] = np.where(over, running, 0.0)
             running[over] = 0.0
-        self.running = running - open_decisions(experience).reward  # the next rollout contains these rewards again
+        self.running = running
         return found
 
     def state(self) -> State:

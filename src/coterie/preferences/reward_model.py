@@ -18,8 +18,9 @@ import numpy as np
 import torch
 
 from coterie.core import seeding
+from coterie.core.decisions import Decisions
 from coterie.core.group import GroupSpec
-from coterie.core.types import Array, CoterieError, Experience, Metrics, State
+from coterie.core.types import Array, CoterieError, Metrics, State
 from coterie.core.validation import at_least, positive
 from coterie.nn.packing import Layout, encode, encoded_size, layout, pack
 from coterie.preferences.ratings import EpisodeLibrary, episodes_file, read_episodes, read_ratings
@@ -189,11 +190,11 @@ class RewardModelPreference:
         self.model.load(state["model"])
         self.accuracy, self.held_out = state["accuracy"], state["held_out"]
 
-    def rewards(self, experience: Experience) -> Array:
-        observation = pack(self.layout, experience.observation)[:-1]
-        learned = self.model.rewards(observation, encode(self.action, experience.action))
-        weighted = np.where(experience.active, self.settings.weight * learned, 0.0)
-        return (weighted + self.settings.world_weight * experience.reward).astype(np.float32)
+    def rewards(self, decisions: Decisions) -> Array:
+        observation = pack(self.layout, decisions.observation)[:-1]
+        learned = self.model.rewards(observation, encode(self.action, decisions.action))
+        weighted = np.where(decisions.valid, self.settings.weight * learned, 0.0)
+        return (weighted + self.settings.world_weight * decisions.reward).astype(np.float32)
 
 
 def held_out_accuracy(

@@ -13,8 +13,9 @@ from typing import Literal
 
 import numpy as np
 
+from coterie.core.decisions import Decisions
 from coterie.core.group import GroupSpec, RiskParameters, Stateless
-from coterie.core.types import Array, Experience
+from coterie.core.types import Array
 from coterie.core.validation import at_least
 from coterie.preferences import prospect
 
@@ -34,8 +35,8 @@ class Individual(Stateless):
     def __init__(self, settings: IndividualSettings, group_spec: GroupSpec | None = None, gamma: float = 1.0) -> None:
         pass
 
-    def rewards(self, experience: Experience) -> Array:
-        return experience.reward
+    def rewards(self, decisions: Decisions) -> Array:
+        return decisions.reward
 
 
 @dataclass(frozen=True)
@@ -51,8 +52,8 @@ class Team(Stateless):
     def __init__(self, settings: TeamSettings, group_spec: GroupSpec | None = None, gamma: float = 1.0) -> None:
         pass
 
-    def rewards(self, experience: Experience) -> Array:
-        return experience.group_reward()
+    def rewards(self, decisions: Decisions) -> Array:
+        return decisions.group_reward
 
 
 class RiskMeasure(Stateless):
@@ -61,8 +62,8 @@ class RiskMeasure(Stateless):
     def __init__(self, risk: RiskParameters, scope: Scope) -> None:
         self.risk, self.scope = risk, scope
 
-    def rewards(self, experience: Experience) -> Array:
-        return experience.reward
+    def rewards(self, decisions: Decisions) -> Array:
+        return decisions.reward
 
     def risk_parameters(self) -> RiskParameters:
         return self.risk

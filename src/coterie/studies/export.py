@@ -24,7 +24,8 @@ from coterie.core import seeding
 from coterie.core.group import Group
 from coterie.core.lookup import suggest
 from coterie.core.sampling import random_actions
-from coterie.core.types import Array, Box, CoterieError, Discrete, MultiDiscrete, Tree, View, map_tree
+from coterie.core.trees import map_tree
+from coterie.core.types import Array, Box, CoterieError, Discrete, MultiDiscrete, Tree, View
 from coterie.nn.distributions import EDGE, IMPOSSIBLE, Beta
 from coterie.nn.packing import Layout, digits
 from coterie.policies.deterministic import DeterministicPolicy

@@ -10,18 +10,8 @@ import numpy as np
 
 from coterie.core import seeding
 from coterie.core.group import GroupSpec, Policy
-from coterie.core.types import (
-    Array,
-    Box,
-    Decision,
-    Discrete,
-    MultiDiscrete,
-    Text,
-    View,
-    action_dtype,
-    action_shape,
-    map_tree,
-)
+from coterie.core.trees import map_tree
+from coterie.core.types import Array, Box, Decision, Discrete, MultiDiscrete, Text, View, action_dtype, action_shape
 from coterie.core.world import World
 from coterie.testing.comparison import (
     Location,

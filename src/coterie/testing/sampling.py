@@ -1,4 +1,4 @@
-"""Random actions, views and experience, drawn from spaces."""
+"""Random actions, views and decisions, drawn from spaces."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from typing import Any
 import numpy as np
 
 from coterie.core import seeding
+from coterie.core.decisions import Decisions, Finals
 from coterie.core.group import GroupSpec, Policy
+from coterie.core.trees import map_tree
 from coterie.core.types import (
     Array,
     Box,
     Decision,
     Dict,
     Discrete,
-    Experience,
-    Finals,
     ObservationSpace,
     Text,
     View,
-    map_tree,
     random_texts,
     sampling_bounds,
 )
 from coterie.core.world import World
+from coterie.training.rollout import Arrived, Played, Row, Seen
 
 NUM_ENVS = 3
 ROWS = 12  # time steps of random experience
@@ -68,7 +68,7 @@ def decide(policy: Policy, view: View, seed: int, greedy: bool = False) -> Decis
     return policy.act(replace(view, greedy=greedy, random=seeding.generator(seed, "check act")))
 
 
-def random_experience(group_spec: GroupSpec, policy: Policy, masked: bool, seed: int) -> Experience:
+def random_decisions(group_spec: GroupSpec, policy: Policy, masked: bool, seed: int) -> Decisions:
     """Random observations, rewards, ends and idle rows, with the policy's own decisions."""
     random, shape = seeding.generator(seed, "check_learner"), (ROWS, NUM_ENVS, len(group_spec.agents))
     views = [random_view(group_spec, random, masked, policy.memory_size) for _ in range(ROWS + 1)]
@@ -78,19 +78,23 @@ def random_experience(group_spec: GroupSpec, policy: Policy, masked: bool, seed:
     index = np.argwhere(truncated.any(axis=2))
     finals = random_observation(group_spec.spaces.observation, (len(index), shape[2]), random)
     zeros, size = np.zeros(shape[1:], np.float32), policy.memory_size
-    return Experience(
-        observation=map_tree(lambda *a: np.stack(a), *(view.observation for view in views)),
+    reward = random.standard_normal(shape, np.float32)
+    mean = np.broadcast_to(reward.mean(axis=2, keepdims=True), shape)
+    row = Row(
+        active=random.random(shape) < 0.7,
         action=np.stack([decision.action for decision in decisions]),
         log_prob=np.stack([zeros if decision.log_prob is None else decision.log_prob for decision in decisions]),
-        reward=random.standard_normal(shape, np.float32),
-        active=random.random(shape) < 0.7,
-        terminated=ended & ~truncated,
-        truncated=truncated,
-        acting=random.random(shape[1:]) < 0.7,
-        finals=Finals(index, finals, random.random((len(index), shape[2], size), np.float32) if size else None),
         mask=_stack([view.mask for view in views[:-1]]),
-        memory=_stack([view.memory for view in views]),
+        advice=None,
+        trace=None,
     )
+    acting = random.random(shape[1:]) < 0.7
+    remembered = random.random((len(index), shape[2], size), np.float32) if size else None
+    episode: Array = np.cumsum(ended[:, :, 0], axis=0) - ended[:, :, 0]
+    observation = map_tree(lambda *a: np.stack(a), *(view.observation for view in views))
+    seen = Seen(observation, _stack([view.memory for view in views]))
+    arrived = Arrived(reward, mean, ended & ~truncated, truncated)
+    return Played(row, seen, arrived, Finals(index, finals, remembered), acting, episode).close()
 
 
 def _stack(arrays: list[Array | None]) -> Array | None:

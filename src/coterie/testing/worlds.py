@@ -16,17 +16,8 @@ import numpy as np
 
 from coterie.core import seeding
 from coterie.core.sampling import random_actions
-from coterie.core.types import (
-    AgentType,
-    Array,
-    Box,
-    CoterieError,
-    Discrete,
-    Text,
-    TimeStep,
-    arrays_of,
-    entries_of,
-)
+from coterie.core.trees import arrays_of
+from coterie.core.types import AgentType, Array, Box, CoterieError, Discrete, Text, TimeStep, entries_of
 from coterie.core.world import Forkable, World, state_size_of
 from coterie.testing.comparison import ContractError, Location, check_array, expect, text_valid
 from coterie.testing.games import check_game

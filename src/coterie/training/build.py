@@ -500,6 +500,6 @@ def probe_learners(config: Config, groups: Sequence[Group]) -> None:
     for name, probe in probes.items():
         if probe is not None:
             try:
-                probe(first.experiences[name])
+                probe(first.decisions[name])
             except (ValueError, MemoryError) as error:
                 raise ConfigError(f"groups.{name}.learner: {error}") from None

@@ -12,7 +12,8 @@ import numpy as np
 
 from coterie.core.group import Actor
 from coterie.core.splitmix import GOLDEN, scramble
-from coterie.core.types import Array, Counters, Decision, View, arrays_of, as_metrics
+from coterie.core.trees import arrays_of
+from coterie.core.types import Array, Counters, Decision, View, as_metrics
 from coterie.core.world import CostlySteps, World
 from coterie.training.runner import Runner, play_episodes
 

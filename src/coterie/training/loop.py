@@ -22,13 +22,13 @@ import numpy as np
 from coterie.advice.policy import AdvisorPolicy
 from coterie.config.schema import Config, ConfigError, GroupConfig, SeatedRun, leaves, to_dict
 from coterie.core import seeding
+from coterie.core.decisions import Joint
 from coterie.core.group import Actor, Group, GroupSpec, Learner, Policy, WeighsAdvice
 from coterie.core.types import (
     CoterieError,
     Counter,
     Counters,
     Distinct,
-    Joint,
     Mean,
     State,
     TargetPolicy,
@@ -130,15 +130,13 @@ class Training:
         spaces = {group.name: group.actor.group_spec.spaces for group in self.groups}
         target_policies = {name: target_policy() for name, target_policy in self.target_policies.items()}
         steps = settings.iteration_steps
-        joint = Joint(
-            rollout.experiences, self.iteration, progress, spaces, rollout.state, ahead, target_policies, steps
-        )
+        joint = Joint(rollout.decisions, self.iteration, progress, spaces, rollout.state, ahead, target_policies, steps)
         metrics = self.count(rollout.episodes)
         metrics |= {f"world/{name}": value for name, value in as_metrics(rollout.counters).items()}
         for group in self.groups:
             if group.learner is not None and not is_finished(group.learner):  # a finished group only plays
                 random = seeding.generator(self.config.seed, "learn", self.iteration, group.name)
-                own = rollout.experiences[group.name]
+                own = rollout.decisions[group.name]
                 own = self.weighing[group.name].weigh(own) if group.name in self.weighing else own
                 learned = group.learner.learn(own, joint, random)
                 if not isinstance(learned, Mapping):

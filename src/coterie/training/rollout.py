@@ -1,146 +1,233 @@
-"""Rollout buffers: one per group, filled step by step and returned as an Experience.
+"""Rollout buffers: one per group, filled step by step, and closed as a table of decisions.
 
-Decisions that are pending when a rollout ends become the first row of the next one.
+A decision is open until the same agent decides again or its episode ends. What is still open when a rollout ends is
+kept here and becomes row 0 of the next one, with the rewards that have come for it so far.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from numba import njit
 
+from coterie.core import trees
+from coterie.core.decisions import Decisions, Finals, StateRows
 from coterie.core.group import Actor, GroupSpec
+from coterie.core.trees import map_tree
 from coterie.core.types import (
     Advice,
     AgentStep,
     Array,
     Decision,
-    Experience,
-    Finals,
-    PendingTransitions,
-    StateRows,
+    State,
     TimeStep,
     Tree,
     View,
     action_dtype,
     action_shape,
     blank,
-    map_tree,
 )
 
 
+class Row(NamedTuple):
+    """What one group saw and decided at one step, `[N, A, …]`; in a buffer `[T, N, A, …]`."""
+
+    active: Array  # bool: the agent decided
+    action: Array
+    log_prob: Array | None
+    mask: Array | None
+    advice: Advice | None
+    trace: dict[str, Array] | None
+
+
+class Seen(NamedTuple):
+    """What there is of the last time step, too: `[N, A, …]`; in a buffer `[T+1, N, A, …]`."""
+
+    observation: Tree
+    memory: Array | None
+
+
+class Arrived(NamedTuple):
+    """What followed each step, `[T, N, A]`."""
+
+    reward: Array  # float32
+    group_reward: Array  # float32: the mean over the group
+    terminated: Array  # bool
+    truncated: Array  # bool
+
+
+class OpenDecisions(NamedTuple):
+    """The decisions of a group whose outcome is not known yet; `row.active` says who has one."""
+
+    row: Row  # [N, A, …]
+    seen: Seen  # [N, A, …]: of agents that left nothing open, the memory that they go on from
+    reward: Array  # [N, A]: rewards so far; 0: none is open
+    group_reward: Array  # [N, A]
+
+    def state(self) -> State:
+        """A copy for checkpoints."""
+        state: State = trees.to_state(self)
+        return state
+
+    @classmethod
+    def from_state(cls, state: State) -> OpenDecisions:
+        """The inverse."""
+        row = dict(state["row"])
+        row["advice"] = None if row["advice"] is None else Advice(**row["advice"])
+        return cls(Row(**row), Seen(**state["seen"]), state["reward"], state["group_reward"])
+
+
 class RolloutBuffer:
-    """Collects the Experience of one group during one rollout."""
+    """Collects the decisions of one group during one rollout."""
 
     def __init__(self, actor: Actor, num_envs: int, rows: int, first: AgentStep) -> None:
         group_spec = actor.group_spec
-        shape = (rows, num_envs, len(group_spec.agents))
-        self.group_spec = group_spec
-        self.observation = map_tree(
-            lambda a: blank((rows + 1, num_envs, len(group_spec.agents), *a.shape[2:]), a.dtype),
-            first.observation,
-        )
-        space = group_spec.spaces.action
-        self.action = blank((*shape, *action_shape(space)), action_dtype(space))
-        self.log_prob = np.zeros(shape, np.float32)
-        self.reward = np.zeros(shape, np.float32)
-        self.active = np.zeros(shape, bool)
-        self.terminated = np.zeros(shape, bool)
-        self.truncated = np.zeros(shape, bool)
+        agents = (num_envs, len(group_spec.agents))
+        shape, space, size = (rows, *agents), group_spec.spaces.action, actor.policy.memory_size
         choices = None if first.mask is None else first.mask.shape[-1]
         if actor.shield is not None:
             choices = actor.shield.choices
-        self.mask = None if choices is None else np.ones((*shape, choices), bool)
-        self.advice = None if actor.advisor is None else _no_advice(shape, actor.advisor.advice_use.actions)
-        size = actor.policy.memory_size
-        self.memory = np.zeros((rows + 1, *shape[1:], size), np.float32) if size else None
-        self.trace: dict[str, Array] | None = None  # allocated by the first decision that has one
-        self.opening_group_reward: Array | None = None
-        self.finals: list[tuple[Array, Tree, Array | None]] = []
+        self.group_spec = group_spec
+        self.row = Row(
+            active=np.zeros(shape, bool),
+            action=blank((*shape, *action_shape(space)), action_dtype(space)),
+            log_prob=np.zeros(shape, np.float32),
+            mask=None if choices is None else np.ones((*shape, choices), bool),
+            advice=None if actor.advisor is None else _no_advice(shape, actor.advisor.advice_use.actions),
+            trace=None,  # made for the first decision that has one; rows without one stay blank
+        )
+        self.seen = Seen(
+            map_tree(lambda a: blank((rows + 1, *agents, *a.shape[2:]), a.dtype), first.observation),
+            np.zeros((rows + 1, *agents, size), np.float32) if size else None,
+        )
+        self.arrived = Arrived(*(np.zeros(shape, kind) for kind in (np.float32, np.float32, bool, bool)))
+        self.finals: list[Finals] = []
 
-    def open(self, opening: PendingTransitions) -> None:
-        """Start with the pending transitions of the last rollout."""
-        map_tree(lambda into, a: into.__setitem__(0, a), self.observation, opening.observation)
-        self.active[0], self.action[0] = opening.active, opening.action
-        self.log_prob[0], self.reward[0] = opening.log_prob, opening.reward
-        self.opening_group_reward = opening.group_reward
-        if self.mask is not None:
-            self.mask[0] = opening.mask
-        if self.memory is not None:
-            self.memory[0] = opening.memory
-        self._advice(0, opening.advice)
-        self._trace(0, opening.trace)
+    def open(self, opening: OpenDecisions) -> None:
+        """Start with the open decisions of the last rollout."""
+        self._write(0, opening.row, opening.seen)
+        self.arrived.reward[0], self.arrived.group_reward[0] = opening.reward, opening.group_reward
 
     def decided(self, t: int, view: View, decision: Decision) -> None:
         """Store the view and the decision of row t."""
-        map_tree(lambda into, a: into.__setitem__(t, a), self.observation, view.observation)
-        self.active[t] = view.acting
-        self.action[t] = decision.action
-        if decision.log_prob is not None:
-            self.log_prob[t] = decision.log_prob
-        if self.mask is not None:
-            self.mask[t] = view.mask
-        if self.memory is not None:
-            self.memory[t] = view.memory
-        self._advice(t, view.advice)
-        self._trace(t, decision.trace)
+        row = Row(view.acting, decision.action, decision.log_prob, view.mask, view.advice, decision.trace)
+        self._write(t, row, Seen(view.observation, view.memory))
 
-    def _advice(self, t: int, advice: Advice | None) -> None:
-        if self.advice is not None and advice is not None:
-            for into, array in zip(self.advice, advice, strict=True):
-                into[t] = array
+    def _write(self, t: int, row: Row, seen: Seen) -> None:
+        if self.row.trace is None and row.trace is not None:
+            self.row = self.row._replace(trace=trees.room(len(self.row.active), row.trace))
+        trees.assign(self.row, t, row)
+        trees.assign(self.seen, t, seen)
 
-    def _trace(self, t: int, trace: dict[str, Array] | None) -> None:
-        """Stack a decision's trace; rows without one stay blank."""
-        if trace is None:
-            return
-        if self.trace is None:
-            self.trace = {name: blank((len(self.active), *a.shape), a.dtype) for name, a in trace.items()}
-        if trace.keys() != self.trace.keys():
-            raise ValueError(f"a policy's trace must always have the same keys, got {sorted(trace)}")
-        for name, array in trace.items():
-            self.trace[name][t] = array
-
-    def arrived(self, t: int, agent_step: AgentStep, cut: Array, memory: Array | None) -> None:
+    def step(self, t: int, agent_step: AgentStep, cut: Array, memory: Array | None) -> None:
         """Store rewards and ends of row t; environments in `cut` were truncated and reset."""
         pick = picker(self.group_spec)
-        self.reward[t] = pick(agent_step.reward)
-        self.terminated[t] = pick(agent_step.terminated)
-        self.truncated[t] = pick(agent_step.truncated)
+        self.arrived.reward[t] = pick(agent_step.reward)
+        self.arrived.group_reward[t] = self.arrived.reward[t].mean(axis=1, keepdims=True)
+        self.arrived.terminated[t] = pick(agent_step.terminated)
+        self.arrived.truncated[t] = pick(agent_step.truncated)
         if len(cut):
-            index = np.stack([np.full(len(cut), t), cut], axis=1)
             last = map_tree(lambda a: pick(a)[cut], agent_step.final_observation)
-            self.finals.append((index, last, None if memory is None else memory[cut]))
+            index = np.stack([np.full(len(cut), t), cut], axis=1)
+            self.finals.append(Finals(index, last, None if memory is None else memory[cut]))
 
-    def finish(self, agent_step: AgentStep, memory: Array | None) -> Experience:
-        """The Experience, closed at the present step."""
+    def finish(self, agent_step: AgentStep, memory: Array | None, episode: Array) -> Played:
+        """What was played until the present step; `episode` as in `Decisions`."""
         pick = picker(self.group_spec)
-        map_tree(lambda into, a: into.__setitem__(-1, pick(a)), self.observation, agent_step.observation)
-        if self.memory is not None:
-            self.memory[-1] = memory
-        if self.finals:
-            index = np.concatenate([i for i, _, _ in self.finals])
-            final = map_tree(lambda *a: np.concatenate(a), *(o for _, o, _ in self.finals))
-            held = None if memory is None else np.concatenate([m for _, _, m in self.finals if m is not None])
+        trees.assign(self.seen, -1, Seen(map_tree(pick, agent_step.observation), memory))
+        none = Finals(np.zeros((0, 2), np.int64), *map_tree(lambda a: a[0, :0], self.seen))
+        finals = trees.join(self.finals) if self.finals else none
+        return Played(self.row, self.seen, self.arrived, finals, pick(agent_step.acting), episode)
+
+
+class Played(NamedTuple):
+    """One group's rollout as it was played; row t holds the decision taken at t and what arrived at t+1."""
+
+    row: Row
+    seen: Seen
+    arrived: Arrived
+    finals: Finals
+    acting: Array  # [N, A] bool: the agents that must act at row T
+    episode: Array  # as in `Decisions`
+
+    def close(self) -> Decisions:
+        """The table of closed decisions. Where every agent decided in every row, its columns are the buffer's own."""
+        row, arrived, shape = self.row, self.arrived, self.row.active.shape
+        assert row.log_prob is not None  # buffers hold 0 where a policy has none
+        steps = np.arange(shape[0])[:, None, None]
+        ahead = np.broadcast_to(steps + 1, shape).copy()  # the row that an agent sees next if its copy goes on
+        for k, (t, n) in enumerate(self.finals.at):
+            ahead[t, n] = shape[0] + 1 + k
+        if row.active.all() and (shape[0] == 0 or (self.acting | arrived.terminated[-1] | arrived.truncated[-1]).all()):
+            found, valid = arrived, row.active
+            following = np.where(arrived.truncated, ahead, np.where(arrived.terminated, steps, steps + 1))
         else:
-            index, final = np.zeros((0, 2), np.int64), map_tree(lambda a: a[0, :0], self.observation)
-            held = None if self.memory is None else self.memory[0, :0]
-        return Experience(
-            self.observation,
-            self.action,
-            self.log_prob,
-            self.reward,
-            self.active,
-            self.terminated,
-            self.truncated,
-            pick(agent_step.acting).copy(),
-            Finals(index, final, held),
-            self.mask,
-            self.memory,
-            self.advice,
-            self.trace,
-            self.opening_group_reward,
+            found, valid = Arrived(*map_tree(np.zeros_like, arrived)), np.zeros(shape, bool)
+            following = np.broadcast_to(steps, shape).copy()
+            arrays = (row.active, *arrived, ahead, *found, following, valid)
+            _close(self.acting.reshape(-1), *(array.reshape(shape[0], -1) for array in arrays))
+        return Decisions(
+            observation=self.seen.observation,
+            finals=self.finals,
+            action=row.action,
+            log_prob=row.log_prob,
+            **found._asdict(),
+            next=following,
+            valid=valid,
+            episode=self.episode,
+            mask=row.mask,
+            memory=self.seen.memory,
+            advice=row.advice,
+            trace=row.trace,
         )
+
+    def left_open(self) -> OpenDecisions:
+        """The decisions whose outcome is not known, with what has arrived for them."""
+        active, arrived, remembered = self.row.active, self.arrived, self.seen.memory
+        ends = arrived.terminated | arrived.truncated
+        latest = len(active) - 1 - active[::-1].argmax(axis=0)  # only an agent's last decision can be open
+        since = np.arange(len(active))[:, None, None] >= latest
+        open_now = active.any(axis=0) & ~self.acting & ~(ends & since).any(axis=0)
+        n, a = np.indices(open_now.shape)
+        at = np.where(open_now, latest, 0)
+        row, seen = Row(*trees.take(self.row, at, n, a)), Seen(*trees.take(self.seen, at, n, a))
+        if remembered is not None:  # agents that left nothing open go on from what they remember now
+            now = np.where(ends[-1][..., None], np.float32(0), remembered[-1])
+            seen = seen._replace(memory=np.where(open_now[..., None], seen.memory, now))
+        gained = (
+            np.where(open_now, (reward * since).sum(axis=0, dtype=np.float32), np.float32(0))
+            for reward in (arrived.reward, arrived.group_reward)
+        )
+        return OpenDecisions(row._replace(active=open_now), seen, *gained)
+
+
+@njit(cache=True)
+def _close(  # type: ignore[no-untyped-def]  # Numba infers these
+    acting, active, reward, group_reward, terminated, truncated, ahead,
+    reward_until, group_until, terminates, truncates, following, valid,
+) -> None:  # fmt: skip
+    """Go through time backwards, agent by agent: `acting [L]`, all others `[T, L]`; the second line is filled."""
+    steps, agents = active.shape
+    for i in range(agents):
+        closed, seen_next = acting[i], steps
+        ended = cut = False
+        own, group = np.float32(0), np.float32(0)
+        for t in range(steps - 1, -1, -1):
+            if terminated[t, i] or truncated[t, i]:
+                closed, ended, cut, seen_next = True, terminated[t, i], truncated[t, i], ahead[t, i]
+                own, group = np.float32(0), np.float32(0)
+            own += reward[t, i]
+            group += group_reward[t, i]
+            if active[t, i]:
+                if closed:
+                    valid[t, i] = True
+                    reward_until[t, i], group_until[t, i] = own, group
+                    terminates[t, i], truncates[t, i] = ended, cut
+                    if cut or not ended:
+                        following[t, i] = seen_next
+                closed, seen_next, ended, cut = True, t, False, False
+                own, group = np.float32(0), np.float32(0)
 
 
 def _no_advice(shape: tuple[int, ...], actions: int) -> Advice:
@@ -154,7 +241,7 @@ def picker(group_spec: GroupSpec) -> Any:
 
 
 class StateBuffer:
-    """Collects the global state during a rollout."""
+    """Collects the world's state during a rollout."""
 
     def __init__(self, rows: int, first: Array) -> None:
         self.rows = np.zeros((rows + 1, *first.shape), np.float32)

@@ -1,7 +1,7 @@
-"""Plays one shard of a world and writes one Experience per group.
+"""Plays one shard of a world and writes one table of decisions per group.
 
 The runner connects a world with its actors: it builds their views, keeps policy memory between decisions, carries
-pending transitions over to the next rollout and adds up episode returns. It never learns. `play_episodes` is the one
+open decisions over to the next rollout and adds up episode returns. It never learns. `play_episodes` is the one
 loop behind evaluation, matches, ratings, exploitability and videos.
 """
 
@@ -16,29 +16,25 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from coterie.core import seeding
+from coterie.core.decisions import Decisions, StateRows
 from coterie.core.group import Actor, GroupSpec, HasEpisodeState
+from coterie.core.trees import map_tree
 from coterie.core.types import (
-    Advice,
     Array,
     CoterieError,
     Counters,
     Decision,
-    Experience,
-    PendingTransitions,
     State,
-    StateRows,
     TimeStep,
     View,
     action_dtype,
     action_shape,
     blank,
     counted_since,
-    map_tree,
-    open_decisions,
 )
 from coterie.core.world import World
 from coterie.runs.interrupt import leave_if_asked
-from coterie.training.rollout import RolloutBuffer, StateBuffer, cut_short, picker
+from coterie.training.rollout import OpenDecisions, RolloutBuffer, StateBuffer, cut_short, picker
 
 EPISODE_LIMIT = 100_000  # steps after which an episode counts as endless
 PATIENCE = 10_000  # the same where no time limit is known, for each agent that moves in turn
@@ -76,9 +72,9 @@ def join_episodes(parts: Sequence[Episodes]) -> Episodes:
 
 @dataclass(frozen=True)
 class Rollout:
-    """The experience of one shard in one iteration."""
+    """What one shard played in one iteration."""
 
-    experiences: Mapping[str, Experience]
+    decisions: Mapping[str, Decisions]  # by group
     episodes: Episodes
     state: StateRows | None = None
     counters: Counters = field(default_factory=dict)  # of this iteration alone
@@ -154,7 +150,7 @@ class Runner:
         self.keep_views = False  # views outlive the step: they hold copies of the world's arrays, which it writes over
         self.timestep = world.reset(seeding.integer(seed, "world", shard))
         self.tally = Tally(world.num_envs, [actor.group_spec for actor in actors])
-        self.pending: dict[str, PendingTransitions] = {}
+        self.opened: dict[str, OpenDecisions] = {}  # decisions whose outcome is not known yet, by group
         self.random: dict[str, np.random.Generator] = {}  # group -> stream of this iteration, by `begin`
         self.memories = {
             actor.group_spec.group: np.zeros(
@@ -175,24 +171,26 @@ class Runner:
             name = actor.group_spec.group
             agent_step = self.timestep.agent_types[actor.group_spec.agent_type]
             writers[name] = RolloutBuffer(actor, self.world.num_envs, steps + offset, agent_step)
-            if name in self.pending:
-                writers[name].open(self.pending[name])
+            if name in self.opened:
+                writers[name].open(self.opened[name])
         states = None if self.timestep.state is None else StateBuffer(steps + offset, self.timestep.state)
+        episode = np.zeros((steps + offset + 1, self.world.num_envs), np.int64)
         for t in range(offset, steps + offset):
             if states is not None and self.timestep.state is not None:
                 states.seen(t, self.timestep.state)
             self.step(writers, t, states)
-        experiences = {}
+            episode[t + 1] = episode[t] + self.timestep.ended
+        decisions = {}
         for actor in self.actors:
             name = actor.group_spec.group
-            experiences[name] = writers[name].finish(
-                self.timestep.agent_types[actor.group_spec.agent_type], self.memories.get(name)
-            )
+            agent_step = self.timestep.agent_types[actor.group_spec.agent_type]
+            played = writers[name].finish(agent_step, self.memories.get(name), episode[:-1])
+            decisions[name] = played.close()
+            if not self.world.simultaneous:
+                self.opened[name] = played.left_open()
             self.forget_departed(actor.group_spec)
-        if not self.world.simultaneous:
-            self.pending = {name: open_decisions(e) for name, e in experiences.items()}
         state = None if states is None or self.timestep.state is None else states.finish(self.timestep.state)
-        return Rollout(experiences, self.tally.drain(), state, counted_since(before, self.counters()))
+        return Rollout(decisions, self.tally.drain(), state, counted_since(before, self.counters()))
 
     def counters(self) -> Counters:
         """The world's counters since its reset."""
@@ -236,7 +234,7 @@ class Runner:
             cut = cut_short(self.timestep)
             for actor in self.actors:
                 name = actor.group_spec.group
-                writers[name].arrived(
+                writers[name].step(
                     t, self.timestep.agent_types[actor.group_spec.agent_type], cut, self.memories.get(name)
                 )
             if states is not None:
@@ -293,7 +291,7 @@ class Runner:
             "world": self.world.save(),
             "tally": self.tally.state(),
             "memories": {name: memory.copy() for name, memory in self.memories.items()},
-            "openings": {name: _pending_state(pending) for name, pending in self.pending.items()},
+            "openings": {name: opened.state() for name, opened in self.opened.items()},
             "actors": {actor.group_spec.group: [part.state() for part in actor.parts()] for actor in self.actors},
             "episodes": {
                 actor.group_spec.group: actor.policy.episode_state(self.world)
@@ -307,7 +305,7 @@ class Runner:
         self.timestep = self.world.load(state["world"])
         self.tally.load(state["tally"])
         self.memories = {name: memory.copy() for name, memory in state["memories"].items()}
-        self.pending = {name: _load_pending(held) for name, held in state["openings"].items()}
+        self.opened = {name: OpenDecisions.from_state(held) for name, held in state["openings"].items()}
         for actor in self.actors:
             for part, held in zip(actor.parts(), state["actors"][actor.group_spec.group], strict=True):
                 part.load(held)
@@ -363,13 +361,3 @@ def patience(world: World) -> int:
         return EPISODE_LIMIT
     agents = sum(len(agent_type.agents) for agent_type in world.agent_types.values())
     return PATIENCE * (1 if world.simultaneous else agents)
-
-
-def _pending_state(pending: PendingTransitions) -> State:
-    state: State = {name: getattr(pending, name) for name in PendingTransitions.__dataclass_fields__}
-    return state | {"advice": None if pending.advice is None else pending.advice._asdict()}
-
-
-def _load_pending(state: State) -> PendingTransitions:
-    advice = state["advice"]
-    return PendingTransitions(**state | {"advice": None if advice is None else Advice(**advice)})

@@ -13,6 +13,7 @@ import numpy as np
 from coterie.config import registry, schema
 from coterie.core import seeding
 from coterie.core.group import Group
+from coterie.core.trees import arrays_of, leading, map_tree
 from coterie.core.types import (
     ActionSpace,
     Array,
@@ -25,10 +26,7 @@ from coterie.core.types import (
     Tree,
     View,
     action_shape,
-    arrays_of,
     entries_of,
-    leading,
-    map_tree,
 )
 from coterie.nn.threads import fixed_threads
 from coterie.runs.run import Run

@@ -15,8 +15,9 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from coterie.config.schema import Config
+from coterie.core.decisions import StateRows, merge
 from coterie.core.group import Group
-from coterie.core.types import CoterieError, Counters, State, StateRows, merge, merge_counters
+from coterie.core.types import CoterieError, Counters, State, merge_counters
 from coterie.lm.plans import PlanTable
 from coterie.runs.checkpoint import fitting
 from coterie.training.evaluate import actor_metrics
@@ -85,9 +86,9 @@ class Transport(Protocol):
 
 def join(rollouts: list[Rollout]) -> Rollout:
     """Join rollouts in the order of their shards."""
-    names = rollouts[0].experiences
+    names = rollouts[0].decisions
     return Rollout(
-        {name: merge([r.experiences[name] for r in rollouts]) for name in names},
+        {name: merge([r.decisions[name] for r in rollouts]) for name in names},
         join_episodes([r.episodes for r in rollouts]),
         join_states([r.state for r in rollouts if r.state is not None]),
         merge_counters(r.counters for r in rollouts),

@@ -21,9 +21,10 @@ import torch
 from coterie.algorithms.alphazero.arena import EloPool, EloSettings, check_games, play_match
 from coterie.algorithms.divergence import demand_finite
 from coterie.algorithms.replay import Replay, ReplaySettings
+from coterie.core.decisions import Decisions, Joint
 from coterie.core.group import GroupSpec, Panel, Preference, preferred_rewards
 from coterie.core.search_space import Choice, Real, Space
-from coterie.core.types import Array, CoterieError, Experience, Joint, Metrics, State
+from coterie.core.types import Array, CoterieError, Metrics, State
 from coterie.core.validation import at_least, positive, within
 from coterie.nn import networks
 from coterie.policies.search.networks import PositionNetwork
@@ -168,7 +169,7 @@ class AlphaZero:
         self.elo = None if settings.elo is None else EloPool(settings.elo, self.network.flat.array[0].copy())
         self.due, self.games = 0.0, 0
 
-    def learn(self, own: Experience, joint: Joint, random: np.random.Generator) -> Metrics:
+    def learn(self, own: Decisions, joint: Joint, random: np.random.Generator) -> Metrics:
         s = self.settings
         stored = self.store(own)
         metrics: Metrics = {"replay": float(self.replay.size), "games": float(self.games)} | self._searches(own)
@@ -187,8 +188,8 @@ class AlphaZero:
 
     # Positions ----------------------------------------------------------------------------------------
 
-    def store(self, own: Experience) -> int:
-        """Add the decisions of finished games to the replay; returns how many decisions were made."""
+    def store(self, own: Decisions) -> int:
+        """Add the decisions of finished games to the replay; returns how many decisions there are."""
         if own.trace is None:
             raise CoterieError(f"group '{self.group_spec.group}': alphazero learns from searches, and there were none")
         if own.truncated.any():
@@ -196,7 +197,7 @@ class AlphaZero:
                 f"group '{self.group_spec.group}': a game was cut off before its end and has no outcome; "
                 "alphazero needs a world without a time limit"
             )
-        rewards, closed = preferred_rewards(self.preference, own, self.group_spec), own.closed()
+        rewards, closed = preferred_rewards(self.preference, own, self.group_spec), own.valid
         if not np.array_equal(rewards, own.reward):
             path = f"groups.{self.group_spec.group}"
             raise CoterieError(
@@ -204,14 +205,11 @@ class AlphaZero:
                 f"set {path}.preference=individual and {path}.constraints.action=veto"
             )
         rewards = rewards / self.game.payoff_unit
-        waiting = own.active & ~closed  # open decisions return in the next rollout with the rewards since
-        seen = np.logical_or.accumulate(waiting, axis=0)
-        rewards = np.where(seen, 0, rewards)
-        known, since = np.zeros(own.acting.shape, bool), np.zeros(own.acting.shape, np.float32)
-        finished, gained = np.zeros(own.active.shape, bool), np.zeros(own.active.shape, np.float32)
-        for row in range(len(own.active) - 1, -1, -1):
+        known, since = np.zeros(closed.shape[1:], bool), np.zeros(closed.shape[1:], np.float32)
+        finished, gained = np.zeros(closed.shape, bool), np.zeros(closed.shape, np.float32)
+        for row in range(len(closed) - 1, -1, -1):
             ends = own.ends[row]
-            known, since = known | ends, np.where(ends, 0, since) + rewards[row]
+            known, since = known | ends, np.where(ends, 0, since) + np.where(closed[row], rewards[row], 0)
             finished[row], gained[row] = known, since
         old = self.unfinished
         before = old._replace(reward=old.reward + gained[0, old.copy, old.agent])
@@ -232,19 +230,13 @@ class AlphaZero:
         pairs = zip((c[~done] for c in before), (c[~over] for c in here), strict=True)
         self.unfinished = Unfinished(*(np.concatenate(pair) for pair in pairs))
         self.games += int(own.ends[:, :, 0].sum())
-        return int(own.active[self._first :].sum())
+        return int(closed.sum())
 
-    @property
-    def _first(self) -> int:
-        """The first row of a rollout that was not in the one before."""
-        return 0 if self.group_spec.simultaneous else 1
-
-    def _searches(self, own: Experience) -> Metrics:
+    def _searches(self, own: Decisions) -> Metrics:
         """Mean visits of the roots, how many of them were solved, and their mean certainty |value|."""
-        decided = own.active[self._first :]
-        if own.trace is None or not decided.any():
+        if own.trace is None or not own.valid.any():
             return {}
-        trace = {name: column[self._first :][decided] for name, column in own.trace.items()}
+        trace = {name: column[own.valid] for name, column in own.trace.items()}
         return {
             "search/visits": float(trace["visits"].sum(axis=-1).mean()),
             "search/solved": float(trace["solved"].mean()),

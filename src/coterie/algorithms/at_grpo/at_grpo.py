@@ -17,9 +17,10 @@ import numpy as np
 from coterie.algorithms.at_grpo.groups import Baseline, Flat, Found, by_episode, by_turn
 from coterie.algorithms.at_grpo.update_worker import Normalize, UpdateSpec, UpdateWorker
 from coterie.algorithms.divergence import demand_finite
+from coterie.core.decisions import Decisions, Joint
 from coterie.core.group import GroupSpec, Panel, Preference
 from coterie.core.search_space import Choice, Real, Space
-from coterie.core.types import Array, Experience, Joint, Metrics, State
+from coterie.core.types import Array, Metrics, State
 from coterie.core.validation import at_least, one_of, positive, whole
 from coterie.lm.learn.sampling import PAD
 from coterie.policies.causal_lm.policy import CausalLMPolicy
@@ -105,9 +106,9 @@ class ATGRPO:
         self.tokens = 0  # sampled so far
         self.turns = TurnCounter()
 
-    def learn(self, own: Experience, joint: Joint, random: np.random.Generator) -> Metrics:
+    def learn(self, own: Decisions, joint: Joint, random: np.random.Generator) -> Metrics:
         s = self.settings
-        turns, table = s.groups == "turn", list(joint.experiences.values())
+        turns, table = s.groups == "turn", list(joint.decisions.values())
         how = (s.baseline, s.flat_groups)
         found = by_turn(own, *how) if turns else by_episode(own, table, *how)
         spec = self._spec(joint)
@@ -149,14 +150,14 @@ class ATGRPO:
             "tokens": float(self.tokens),
         }
 
-    def _scores(self, own: Experience) -> Metrics:
+    def _scores(self, own: Decisions) -> Metrics:
         """Mean scores of all candidates and of the chosen ones, in all and by agent."""
         assert own.trace is not None
         metrics: Metrics = {}
         scores, chosen = own.trace["scores"], own.trace["chosen"]
         branches = scores.shape[-1] > 1
         for column, agent in [(None, ""), *enumerate(self.group_spec.agents)]:
-            rows = own.active if column is None else own.active & (np.arange(own.active.shape[2]) == column)
+            rows = own.valid if column is None else own.valid & (np.arange(own.valid.shape[2]) == column)
             if not rows.any():
                 continue
             prefix = f"{agent}/" if agent else ""
@@ -198,9 +199,9 @@ class TurnCounter:
     def __init__(self) -> None:
         self.made: Array | None = None  # [N, A] decisions of the present episode that have been learned from
 
-    def count(self, own: Experience) -> Array:
-        """The turn `[T, N, A]` of every decision that is not pending, from 0; −1 elsewhere."""
-        closed, ends = own.closed(), own.ends
+    def count(self, own: Decisions) -> Array:
+        """The turn `[T, N, A]` of every decision, from 0; −1 elsewhere."""
+        closed, ends = own.valid, own.ends
         made = np.zeros(closed.shape[1:], np.int64) if self.made is None else self.made
         turns = np.full(closed.shape, -1)
         for t in range(len(closed)):
@@ -216,7 +217,7 @@ class TurnCounter:
         self.made = None if state["made"] is None else state["made"].copy()
 
 
-def metrics_by_turn(own: Experience, found: Found, turns: Array, agents: Sequence[str]) -> Metrics:
+def metrics_by_turn(own: Decisions, found: Found, turns: Array, agents: Sequence[str]) -> Metrics:
     """By agent and turn, of all answers sampled there.
 
     score: their mean reward. advantage: the root mean square of R − mean, which is 0 in groups that teach nothing.

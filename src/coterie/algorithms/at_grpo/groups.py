@@ -14,7 +14,8 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from coterie.core.types import Array, CoterieError, Experience
+from coterie.core.decisions import Decisions
+from coterie.core.types import Array, CoterieError
 from coterie.lm.learn.sampling import PAD
 
 Baseline = Literal["std", "mean"]
@@ -56,11 +57,10 @@ def advantages(rewards: Array, baseline: Baseline) -> Array:
     return np.where(deviation > EPSILON, centred / np.maximum(deviation, EPSILON), 0.0).astype(np.float32)
 
 
-def by_turn(own: Experience, baseline: Baseline, flat: Flat = "skip") -> Found:
+def by_turn(own: Decisions, baseline: Baseline, flat: Flat = "skip") -> Found:
     """Groups of candidates: every decision is one group."""
     trace = _trace(own)
-    # Decisions that are pending when a rollout ends become its next one's first row: they are learned from there.
-    t, n, a = np.nonzero(own.closed() & (trace["prompt"][..., 0] != PAD))
+    t, n, a = np.nonzero(own.valid & (trace["prompt"][..., 0] != PAD))
     scores = trace["scores"][t, n, a].astype(np.float64)
     if scores.shape[1] < 2:
         raise ValueError("groups=turn compares candidates: set policy.candidates to 2 or more")
@@ -78,7 +78,7 @@ def by_turn(own: Experience, baseline: Baseline, flat: Flat = "skip") -> Found:
     return Found(found.take(kept), len(t), int((~uneven).sum()), sampled, rows, centred)
 
 
-def by_episode(own: Experience, table: Sequence[Experience], baseline: Baseline, flat: Flat = "skip") -> Found:
+def by_episode(own: Decisions, table: Sequence[Decisions], baseline: Baseline, flat: Flat = "skip") -> Found:
     """Groups of episodes that began with the same prompt; their decisions share the episode's advantage.
 
     `table` is the experience of all groups of agents, this one included. The prompt that began an episode may have been
@@ -119,32 +119,30 @@ def by_episode(own: Experience, table: Sequence[Experience], baseline: Baseline,
     return Found(answers, len(together), even, tokens, rows, centred[:, None])
 
 
-def _opening(table: Sequence[Experience], first: int, copy: int) -> bytes:
+def _opening(table: Sequence[Decisions], first: int, copy: int) -> bytes:
     """A hash of the prompt that began an episode, whichever group read it; `first` is the episode's first row."""
-    for row in range(first, len(table[0].active)):
-        for experience in table:
-            deciding = experience.active[row, copy]
-            if deciding.any() and isinstance(experience.observation, np.ndarray):
-                return hashlib.sha256(repr(experience.observation[row, copy][deciding].tolist()).encode()).digest()
+    for row in range(first, len(table[0].valid)):
+        for decisions in table:
+            deciding = decisions.valid[row, copy]
+            if deciding.any() and isinstance(decisions.observation, np.ndarray):
+                return hashlib.sha256(repr(decisions.observation[row, copy][deciding].tolist()).encode()).digest()
     raise AssertionError(f"nobody decided in the episode of copy {copy} from row {first} on")
 
 
-def _episodes(own: Experience) -> list[tuple[Array, float, int]]:
+def _episodes(own: Decisions) -> list[tuple[Array, float, int]]:
     """Of every finished episode: decisions `[R, 3]` (t, n, a), return over all of the group's agents, its first row."""
     found = []
-    reward: Array = own.reward.sum(axis=2, dtype=np.float64)
-    ends: Array = own.ends.max(axis=2)
-    readable: Array = np.not_equal(_trace(own)["prompt"][..., 0], PAD)
-    for n in range(own.active.shape[1]):
-        first = 0
-        for last in np.flatnonzero(ends[:, n]).tolist():
-            part = own.active[first : last + 1, n] & readable[first : last + 1, n]
-            t, a = np.nonzero(part)
+    readable: Array = own.valid & np.not_equal(_trace(own)["prompt"][..., 0], PAD)
+    over = np.asarray(own.ends.any(axis=2))
+    for n, episode in enumerate(own.episode.T):
+        for number in np.unique(episode[over[:, n]]):
+            mine = episode == number
+            t, a = np.nonzero(readable[:, n] & mine[:, None])
             if len(t):
-                rows = np.stack([t + first, np.full(len(t), n), a], axis=1)
-                found.append((rows, float(reward[first : last + 1, n].sum()), first))
-            first = last + 1
-        if own.active[first:, n].any():
+                rows = np.stack([t, np.full(len(t), n), a], axis=1)
+                value = own.reward[mine, n].sum(axis=1, dtype=np.float64).sum()
+                found.append((rows, float(value), int(mine.argmax())))
+        if own.valid[episode == episode[-1], n].any() and not over[episode == episode[-1], n].any():
             raise CoterieError(
                 "learner.groups=episode learns from whole episodes, and this rollout cuts one: set train.rollout_steps "
                 "to a multiple of world.turns · roles, and world.wait=true"
@@ -152,7 +150,7 @@ def _episodes(own: Experience) -> list[tuple[Array, float, int]]:
     return found
 
 
-def _trace(own: Experience) -> Mapping[str, Array]:
+def _trace(own: Decisions) -> Mapping[str, Array]:
     if own.trace is None or "scores" not in own.trace:
         raise ValueError("the experience holds no candidates; learner 'at_grpo' needs policy 'causal_lm'")
     return own.trace

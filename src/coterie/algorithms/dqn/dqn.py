@@ -29,9 +29,10 @@ from coterie.algorithms.dqn.transitions import (
     team_trajectories,
 )
 from coterie.algorithms.replay import Drawn, Replay, ReplaySettings
+from coterie.core.decisions import Decisions, Joint, StateRows
 from coterie.core.group import GroupSpec, Panel, Preference, preferred_rewards
 from coterie.core.search_space import Choice, Real, Space, Whole
-from coterie.core.types import Array, Experience, Joint, Metrics, State, StateRows
+from coterie.core.types import Array, Metrics, State
 from coterie.core.validation import at_least, positive, within
 from coterie.nn import networks
 from coterie.nn.normalization import Normalizer
@@ -250,13 +251,13 @@ class DQN:
         """Let the target network begin with the weights that the policy has taken over."""
         self.target_flat.copy_from(self.policy.flat)
 
-    def learn(self, own: Experience, joint: Joint, random: np.random.Generator) -> Metrics:
+    def learn(self, own: Decisions, joint: Joint, random: np.random.Generator) -> Metrics:
         s, warming = self.settings, self.warming
         self.store(own, joint)
         metrics: Metrics = {"replay": float(sum(replay.size for replay in self.replays))}
         if any(replay.ready for replay in self.replays):
-            rows = len(own.active) - (0 if self.group_spec.simultaneous else 1)  # row 0 is a decision left open
-            self.due += s.updates_per_step * rows * own.active.shape[1]
+            rows = len(own.valid) - (0 if self.group_spec.simultaneous else 1)  # row 0 is a decision left open
+            self.due += s.updates_per_step * rows * own.valid.shape[1]
             steps, self.due = int(self.due), self.due % 1
             importance = s.replay.importance + (1 - s.replay.importance) * min(joint.progress, 1.0)
             rate = s.learning_rate * (max(1 - joint.progress, 0.0) if s.learning_rate_schedule == "linear" else 1.0)
@@ -324,13 +325,13 @@ class DQN:
 
     # Experience ---------------------------------------------------------------------------------------
 
-    def store(self, own: Experience, joint: Joint) -> None:
+    def store(self, own: Decisions, joint: Joint) -> None:
         """Add the transitions that this experience completes to the replay buffers."""
         packed, final = self.policy.pack(own.observation), self.policy.pack(own.finals.observation)
         rewards = preferred_rewards(self.preference, own, self.group_spec)
         self.extremes[:] = min(self.extremes[0], rewards.min()), max(self.extremes[1], rewards.max())
         if own.mask is None:
-            own = replace(own, mask=np.ones((*own.active.shape, self.policy.actions), bool))
+            own = replace(own, mask=np.ones((*own.valid.shape, self.policy.actions), bool))
         if self.team:
             trajectories = [team_trajectories(own, packed, final, rewards, self.state_rows(own, joint))]
         else:
@@ -341,23 +342,23 @@ class DQN:
         for mine, pending, replay in zip(trajectories, self.pending, self.replays, strict=True):
             replay.add(complete_transitions(mine, pending, self.settings.gamma))
 
-    def update_statistics(self, own: Experience, joint: Joint, warming: bool) -> None:
+    def update_statistics(self, own: Decisions, joint: Joint, warming: bool) -> None:
         """Update the running statistics of observations, after learning: acting and learning see the same numbers."""
         hand_over = self.settings.hand_over
         keep = hand_over is not None and (warming or hand_over.keep_statistics)
         if self.policy.normalizer.enabled and not keep:
             rows = self.policy.arrange(self.policy.pack(own.observation)[:-1])
-            closed = self.policy.arrange(own.closed()[..., None])[..., 0]
+            closed = self.policy.arrange(own.valid[..., None])[..., 0]
             self.policy.normalizer.update([mine[chosen] for mine, chosen in zip(rows, closed, strict=True)])
         if self.state_size:
             self.state_normalizer.update([self.state_rows(own, joint).rows[:-1].reshape(-1, self.state_size)])
 
-    def state_rows(self, own: Experience, joint: Joint) -> StateRows:
+    def state_rows(self, own: Decisions, joint: Joint) -> StateRows:
         """The world's state for the mixer; rows of length 0 unless the mixer reads it."""
         if self.state_size:
             return table_state(joint)
-        rows, num_envs = len(own.active) + 1, own.active.shape[1]
-        return StateRows(np.zeros((rows, num_envs, 0), np.float32), np.zeros((len(own.finals.index), 0), np.float32))
+        rows, num_envs = len(own.valid) + 1, own.valid.shape[1]
+        return StateRows(np.zeros((rows, num_envs, 0), np.float32), np.zeros((len(own.finals.at), 0), np.float32))
 
     # Gradient steps -----------------------------------------------------------------------------------
 

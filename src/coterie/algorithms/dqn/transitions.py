@@ -1,4 +1,4 @@
-"""n-step transitions for value learning, built from experience as it arrives.
+"""n-step transitions for value learning, built from tables of decisions as they arrive.
 
 A transition begins with a decision and runs over the next n−1 decisions of the same sequence: rewards are discounted
 per decision, and the learner adds the value of the next state. It is complete once the n-th next decision has been
@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import njit
 
-from coterie.core.types import Array, Experience, StateRows
+from coterie.core.decisions import Decisions, StateRows
+from coterie.core.types import Array
 
 
 class Transitions(NamedTuple):
@@ -41,17 +42,16 @@ class Transitions(NamedTuple):
 
 
 class Trajectories(NamedTuple):
-    """Experience of L sequences `[T, L, M, …]`, as the scan reads it."""
+    """Decisions of L sequences `[T, L, M, …]`, as the scan reads it."""
 
     observation: Array  # [T+1, L, M, D]
     action: Array  # [T, L, M]
     reward: Array  # [T, L]
     active: Array  # [T, L, M] bool
-    closed: Array  # [T, L, M] bool
     terminated: Array  # [T, L, M] bool
     truncated: Array  # [T, L, M] bool
     mask: Array  # [T, L, M, K] bool
-    final_at: Array  # [T, L] int: which of the finals is the sequence's last observation here, or −1
+    next: Array  # [T, L] int: the row of what is seen next; T + 1 + f: the f-th final
     final: Array  # [F, M, D]
     state: Array  # [T+1, L, Z]
     final_state: Array  # [F, Z]
@@ -127,46 +127,43 @@ def _scan(trajectories: Trajectories, pending: PendingSteps, gamma: float, into:
     """Fill `into`, in the order of time, and return the number of rows."""
     steps, sequences, members = trajectories.active.shape
     n, row = pending.reward.shape[1], 0
-    open_ended = np.zeros(sequences, np.bool_)  # behind an open decision, which comes again in the next rollout
     for t in range(steps):
         for i in range(sequences):
-            decides, known, ended, truncated = _step_flags(trajectories, t, i)
-            if decides and not known:
-                open_ended[i] = True
-            if open_ended[i]:
+            decides, ended, truncated = _step_flags(trajectories, t, i)
+            if not decides:
                 continue
-            if decides:
-                while pending.filled[i] == n or (pending.filled[i] > 0 and pending.cut[i].any()):
-                    _write_decision(pending, i, 0, into, row)
-                    into.discount[row] = gamma ** pending.filled[i]
-                    into.agent[row] = trajectories.agent[i]
-                    _write_next(trajectories.observation[t, i], trajectories.state[t, i], into, row)
-                    for m in range(members):
-                        into.next_active[row, m] = trajectories.active[t, i, m] or pending.cut[i, m]
-                        legal = trajectories.mask[t, i, m]
-                        if pending.cut[i, m]:
-                            legal = pending.mask[i, pending.filled[i] - 1, m]
-                        for k in range(len(legal)):
-                            into.next_mask[row, m, k] = legal[k]
-                    row += 1
-                    _drop_oldest(pending, i)
-                _append(pending, i, trajectories, t)
+            while pending.filled[i] == n or (pending.filled[i] > 0 and pending.cut[i].any()):
+                _write_decision(pending, i, 0, into, row)
+                into.discount[row] = gamma ** pending.filled[i]
+                into.agent[row] = trajectories.agent[i]
+                _write_next(trajectories.observation[t, i], trajectories.state[t, i], into, row)
                 for m in range(members):
-                    pending.cut[i, m] = trajectories.truncated[t, i, m]
+                    into.next_active[row, m] = trajectories.active[t, i, m] or pending.cut[i, m]
+                    legal = trajectories.mask[t, i, m]
+                    if pending.cut[i, m]:
+                        legal = pending.mask[i, pending.filled[i] - 1, m]
+                    for k in range(len(legal)):
+                        into.next_mask[row, m, k] = legal[k]
+                row += 1
+                _drop_oldest(pending, i)
+            _append(pending, i, trajectories, t)
+            for m in range(members):
+                pending.cut[i, m] = trajectories.truncated[t, i, m]
             count = pending.filled[i]
             for slot in range(count):
                 pending.reward[i, slot] += gamma ** (count - 1 - slot) * trajectories.reward[t, i]
             if not ended:
                 continue
-            final = trajectories.final_at[t, i]
+            after = trajectories.next[t, i]
             for slot in range(count):
                 _write_decision(pending, i, slot, into, row)
                 into.discount[row] = gamma ** (count - slot) if truncated else 0.0
                 into.agent[row] = trajectories.agent[i]
-                if final >= 0:
+                if after > steps:
+                    final = after - steps - 1
                     _write_next(trajectories.final[final], trajectories.final_state[final], into, row)
                 else:
-                    _write_next(trajectories.observation[t + 1, i], trajectories.state[t + 1, i], into, row)
+                    _write_next(trajectories.observation[after, i], trajectories.state[after, i], into, row)
                 for m in range(members):
                     into.next_active[row, m] = trajectories.truncated[t, i, m]
                     for k in range(into.next_mask.shape[2]):
@@ -178,18 +175,17 @@ def _scan(trajectories: Trajectories, pending: PendingSteps, gamma: float, into:
 
 
 @njit(cache=True, error_model="numpy")
-def _step_flags(trajectories: Trajectories, t: int, i: int) -> tuple[bool, bool, bool, bool]:
-    """Whether a sequence decides at t, whether the outcome is known, whether it ends here, and by truncation."""
-    decides = known = ended = plays_on = cut = False
+def _step_flags(trajectories: Trajectories, t: int, i: int) -> tuple[bool, bool, bool]:
+    """Whether a sequence decides at t, whether it ends before it decides again, and whether by truncation."""
+    decides = ended = plays_on = cut = False
     for m in range(trajectories.active.shape[2]):
         active, truncated = trajectories.active[t, i, m], trajectories.truncated[t, i, m]
         over = truncated or trajectories.terminated[t, i, m]
         decides |= active
-        known |= active and trajectories.closed[t, i, m]
         ended |= over
         plays_on |= active and not over
         cut |= truncated
-    return decides, known, ended and not plays_on, cut
+    return decides, ended and not plays_on, cut
 
 
 @njit(cache=True, error_model="numpy")
@@ -257,22 +253,19 @@ def _drop_oldest(pending: PendingSteps, i: int) -> None:
     pending.filled[i] -= 1
 
 
-# From a group's experience ----------------------------------------------------------------------------
+# From a group's decisions ----------------------------------------------------------------------------
 
 
 def agent_trajectories(
-    own: Experience, packed: Array, final: Array, rewards: Array, parameter_sets: int
+    own: Decisions, packed: Array, final: Array, rewards: Array, parameter_sets: int
 ) -> list[Trajectories]:
     """Trajectories for each parameter set: of every agent in every copy, or of one agent in every copy.
 
     `packed [T+1, N, A, D]` and `final [F, A, D]` are the observations as rows of floats.
     """
-    steps, num_envs, agents = own.active.shape
+    steps, num_envs, agents = own.valid.shape
     per_env = agents if parameter_sets == 1 else 1  # sequences of a copy that belong to one parameter set
     sequences = num_envs * per_env
-    at = np.full((steps, num_envs), -1)
-    at[tuple(own.finals.index.T)] = np.arange(len(own.finals.index))
-    closed = own.closed()
     assert own.mask is not None
     advised, found = best_advice(own), []
     for first in range(parameter_sets):
@@ -282,18 +275,18 @@ def agent_trajectories(
             chosen = np.ascontiguousarray(array[:, :, pick])
             return chosen.reshape(len(array), sequences, 1, *array.shape[3:])
 
-        which = at[:, :, None] * per_env + np.arange(per_env)
+        after = own.next[:, :, pick]
+        final_row = (after - steps - 1) * per_env + np.arange(per_env) + steps + 1
         found.append(
             Trajectories(
                 rows(packed),
                 rows(own.action),
                 rows(rewards)[:, :, 0],
-                rows(own.active),
-                rows(closed),
+                rows(own.valid),
                 rows(own.terminated),
                 rows(own.truncated),
                 rows(own.mask),
-                np.where(at[:, :, None] < 0, -1, which).reshape(steps, sequences),
+                np.where(after > steps, final_row, after).reshape(steps, sequences),
                 np.ascontiguousarray(final[:, pick]).reshape(len(final) * per_env, 1, final.shape[-1]),
                 np.zeros((steps + 1, sequences, 0), np.float32),
                 np.zeros((len(final) * per_env, 0), np.float32),
@@ -304,32 +297,28 @@ def agent_trajectories(
     return found
 
 
-def team_trajectories(own: Experience, packed: Array, final: Array, rewards: Array, state: StateRows) -> Trajectories:
+def team_trajectories(own: Decisions, packed: Array, final: Array, rewards: Array, state: StateRows) -> Trajectories:
     """The group in every copy as one sequence, with the mean reward of its agents."""
-    steps, num_envs = own.active.shape[:2]
-    at = np.full((steps, num_envs), -1)
-    at[tuple(own.finals.index.T)] = np.arange(len(own.finals.index))
     assert own.mask is not None
     return Trajectories(
         packed,
         own.action,
         rewards.mean(axis=2, dtype=np.float32),
-        own.active,
-        own.closed(),
+        own.valid,
         own.terminated,
         own.truncated,
         own.mask,
-        at,
+        own.next.max(axis=2),
         final,
         state.rows,
         state.finals,
-        np.zeros(num_envs, np.int64),
+        np.zeros(own.valid.shape[1], np.int64),
         best_advice(own),
     )
 
 
-def best_advice(own: Experience) -> Array:
+def best_advice(own: Decisions) -> Array:
     """The advisor's most likely action in every decision `[T, N, A]`; −1: no advice."""
     if own.advice is None:
-        return np.full(own.active.shape, -1)
+        return np.full(own.valid.shape, -1)
     return np.where(own.advice.given, own.advice.probabilities.argmax(axis=-1), -1)

@@ -24,9 +24,10 @@ from coterie.algorithms.imitation.labels import (
     split,
 )
 from coterie.core import seeding
+from coterie.core.decisions import Decisions, Joint
 from coterie.core.group import GroupSpec, Panel, Preference
 from coterie.core.search_space import Choice, Real, Space
-from coterie.core.types import Experience, Joint, Metrics, State
+from coterie.core.types import Metrics, State
 from coterie.core.validation import at_least, within
 from coterie.policies.ensemble import EnsemblePolicy
 from coterie.policies.network import NetworkPolicy
@@ -99,7 +100,7 @@ class BC:
         self.episodes = len(parts[0])
         self.stopping = EarlyStopping(settings.patience)
 
-    def learn(self, own: Experience, joint: Joint, random: np.random.Generator) -> Metrics:
+    def learn(self, own: Decisions, joint: Joint, random: np.random.Generator) -> Metrics:
         s = self.settings
         rate = s.learning_rate * (max(1 - joint.progress, 0.0) if s.learning_rate_schedule == "linear" else 1.0)
         steps = max(joint.steps // s.batch_size, 1)

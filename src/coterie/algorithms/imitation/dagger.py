@@ -21,8 +21,10 @@ from coterie.algorithms.imitation.labels import (
     load_demonstrations,
     pack_labels,
 )
+from coterie.core.decisions import Decisions, Joint
 from coterie.core.group import GroupSpec, Panel, Preference
-from coterie.core.types import Experience, Joint, Metrics, State, map_tree
+from coterie.core.trees import map_tree
+from coterie.core.types import Metrics, State
 from coterie.core.validation import at_least
 from coterie.policies.network import NetworkPolicy
 
@@ -78,7 +80,7 @@ class DAgger:
         most = self.settings.max_labels
         self.policy.labels_complete = most is not None and self.count >= most
 
-    def learn(self, own: Experience, joint: Joint, random: np.random.Generator) -> Metrics:
+    def learn(self, own: Decisions, joint: Joint, random: np.random.Generator) -> Metrics:
         s = self.settings
         fresh = self.new_labels(own)
         metrics = self.agreement(fresh)
@@ -102,13 +104,10 @@ class DAgger:
         """Labels so far, those of demonstrations included."""
         return 0 if self.labels is None else sum(mine.size for mine in self.labels)
 
-    def new_labels(self, own: Experience) -> Labels:
-        """The decisions of a rollout that the expert labelled, as many as there is room for.
-
-        One that is pending is labelled once, in the next rollout, whose first row it is.
-        """
+    def new_labels(self, own: Decisions) -> Labels:
+        """The decisions that the expert labelled, as many as there is room for."""
         assert own.advice is not None  # the build step has checked it
-        index = np.nonzero(own.closed() & own.advice.given)
+        index = np.nonzero(own.valid & own.advice.given)
         if self.settings.max_labels is not None:
             index = tuple(part[: max(self.settings.max_labels - self.count, 0)] for part in index)
         seen = map_tree(lambda array: array[:-1][index][:, None], own.observation)

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from coterie.core.files import replacing
+from coterie.core.trees import map_tree
 from coterie.core.types import (
     ActionSpace,
     Array,
@@ -30,7 +31,6 @@ from coterie.core.types import (
     ObservationSpace,
     Text,
     Tree,
-    map_tree,
 )
 
 SCHEMA = 1

@@ -13,7 +13,8 @@ from coterie.core import lookup, seeding
 from coterie.core.augmentation import Augmentation, Decisions
 from coterie.core.game import HasGame
 from coterie.core.group import GroupSpec
-from coterie.core.types import Array, CoterieError, Discrete, State, map_tree
+from coterie.core.trees import map_tree
+from coterie.core.types import Array, CoterieError, Discrete, State
 from coterie.policies.network import NeuralPolicy
 
 

@@ -17,9 +17,10 @@ from coterie.algorithms.divergence import demand_finite
 from coterie.algorithms.imitation.demonstrations import Demonstrations
 from coterie.algorithms.imitation.early_stopping import EarlyStopping
 from coterie.algorithms.imitation.labels import load_demonstrations, split
+from coterie.core.decisions import Decisions, Joint
 from coterie.core.group import GroupSpec, Panel, Preference
 from coterie.core.search_space import Choice, Real, Space
-from coterie.core.types import Array, Experience, Joint, Metrics, State
+from coterie.core.types import Array, Metrics, State
 from coterie.core.validation import at_least, positive, within
 from coterie.lm.learn.sampling import PAD
 from coterie.lm.learn.updates import FittingParts, Optimizer, Weights
@@ -101,7 +102,7 @@ class SFT:
                 raise ValueError(f"demonstrations: there are none of the agent '{group_spec.agents[number]}'")
         self.stopping = EarlyStopping(settings.patience)
 
-    def learn(self, own: Experience, joint: Joint, random: np.random.Generator) -> Metrics:
+    def learn(self, own: Decisions, joint: Joint, random: np.random.Generator) -> Metrics:
         s = self.settings
         rate = s.learning_rate * max(1 - joint.progress, 0.0)
         losses = []

@@ -32,9 +32,10 @@ from coterie.algorithms.maddpg import kernels, outcomes
 from coterie.algorithms.maddpg.kernels import Draws
 from coterie.algorithms.maddpg.outcomes import Targets
 from coterie.algorithms.replay import MemorySettings, Replay
+from coterie.core.decisions import Decisions, Joint
 from coterie.core.group import GroupSpec, Panel, Preference, Risk, RiskParameters, preferred_rewards
 from coterie.core.search_space import Choice, Real, Space, Whole
-from coterie.core.types import Array, CoterieError, Experience, Joint, Metrics, State, TargetPolicy
+from coterie.core.types import Array, CoterieError, Metrics, State, TargetPolicy
 from coterie.core.validation import at_least, positive, within
 from coterie.nn import networks
 from coterie.nn.normalization import Normalizer
@@ -218,16 +219,16 @@ class InterimScopeError(ValueError, CoterieError):
     """Decisions do not allow a preference with the scope interim."""
 
 
-def check_interim(group: str, own: Experience, gamma: float, one_amount: bool) -> None:
+def check_interim(group: str, own: Decisions, gamma: float, one_amount: bool) -> None:
     """Refuse decisions that follow each other, and varied amounts where the critic predicts a single one."""
-    paid = own.reward[own.active]
+    paid = own.reward[own.valid]
     if one_amount and len(paid) >= ENOUGH and (paid != 0).mean() > 0.9:
         raise InterimScopeError(
             f"{group}.learner.critic: with hurdle=true and quantiles=1 an outcome is 0 or one amount, but here it is "
             "hardly ever 0, and all that may come of a decision would look like its mean; set "
             f"{group}.learner.critic.hurdle=false {group}.learner.critic.quantiles=8"
         )
-    if gamma and (own.active & ~own.terminated).any():  # there is nothing to bootstrap with
+    if gamma and (own.valid & ~own.terminated).any():  # there is nothing to bootstrap with
         raise InterimScopeError(
             f"{group}.preference.scope: interim values a decision by its own outcome, but here other decisions follow; "
             f"set {group}.learner.gamma=0 to value each by its own reward, or {group}.preference.scope=episodic with "
@@ -350,12 +351,12 @@ class MADDPG:
         """The target policy as it is now."""
         return self.policy.target_policy(self.actor.target)
 
-    def learn(self, own: Experience, joint: Joint, random: np.random.Generator) -> Metrics:
+    def learn(self, own: Decisions, joint: Joint, random: np.random.Generator) -> Metrics:
         s = self.settings
         steps = self.remember(own, joint)
         metrics: Metrics = {"replay": float(self.replay.size)}
         if self.replay.ready and (joint.iteration - s.update_offset) % s.update_every == 0:
-            self.due += s.updates_per_step * own.active.shape[0] * own.active.shape[1]
+            self.due += s.updates_per_step * own.valid.shape[0] * own.valid.shape[1]
             updates, self.due = int(self.due), self.due % 1
             factor = max(1 - joint.progress, 0.0) if s.learning_rate_schedule == "linear" else 1.0
             critic_rate = s.learning_rate if s.critic.learning_rate is None else s.critic.learning_rate
@@ -373,13 +374,13 @@ class MADDPG:
         self.policy.noise = s.noise.at(joint.ahead)
         return metrics | {"noise": self.policy.noise}
 
-    def probe(self, own: Experience) -> None:
+    def probe(self, own: Decisions) -> None:
         """Refuse experience that a preference with the scope interim cannot value."""
         if isinstance(self.preference, Risk):
             one_amount = self.outputs == 2 and self.pending is None  # checked with the first experience alone
             check_interim(f"groups.{self.group_spec.group}", own, self.settings.gamma, one_amount)
 
-    def remember(self, own: Experience, joint: Joint) -> PendingSteps:
+    def remember(self, own: Decisions, joint: Joint) -> PendingSteps:
         """Add the transitions that this experience completes to the replay; returns all its steps."""
         self.probe(own)
         rewards = preferred_rewards(self.preference, own, self.group_spec)
@@ -387,10 +388,10 @@ class MADDPG:
         self.replay.add(rows)
         return steps
 
-    def update_normalizers(self, own: Experience, steps: PendingSteps) -> None:
+    def update_normalizers(self, own: Decisions, steps: PendingSteps) -> None:
         """Update the running statistics of observations, after learning."""
         rows = self.policy.arrange(self.layout.own.observations(steps.observation))
-        active = self.policy.arrange(own.active[..., None])[..., 0]
+        active = self.policy.arrange(own.valid[..., None])[..., 0]
         self.policy.normalizer.update([x[valid] for x, valid in zip(rows, active, strict=True)])
         joint_obs = np.where(steps.active[..., self.layout.obs_agent], steps.observation, 0)
         self.normalizer.update([joint_obs.reshape(-1, self.layout.obs_size)])

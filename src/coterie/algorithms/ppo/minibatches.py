@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from coterie.core.types import Advice, Array, Experience
+from coterie.core.decisions import Decisions
+from coterie.core.types import Advice, Array
 from coterie.nn import networks
 from coterie.nn.packing import PixelRows, Rows
 from coterie.policies.lora import LoraPolicy
@@ -49,7 +50,7 @@ class Targets(NamedTuple):
 
 
 def make_batch(
-    policy: NeuralPolicy | LoraPolicy, own: Experience, targets: Targets, actor_input: Rows, critic_input: Rows
+    policy: NeuralPolicy | LoraPolicy, own: Decisions, targets: Targets, actor_input: Rows, critic_input: Rows
 ) -> Batch:
     """Arrange the decisions of every parameter set side by side; inputs are of all time steps, the last included."""
     parameter_sets = policy.group_spec.parameter_sets
@@ -95,21 +96,21 @@ def _rows(policy: NeuralPolicy | LoraPolicy, array: Array) -> Array:
     return flat.reshape(*flat.shape[:2], *array.shape[3:])
 
 
-def _in_sequences(policy: NeuralPolicy | LoraPolicy, batch: Batch, own: Experience) -> Batch:
+def _in_sequences(policy: NeuralPolicy | LoraPolicy, batch: Batch, own: Decisions) -> Batch:
     """The same as sequences in time, one for each copy and agent: `[S, N·A, T, …]`."""
-    steps = len(own.active)
+    steps = len(own.valid)
     assert own.memory is not None
 
     def in_time(array: Array) -> Array:
         divided = array.reshape(array.shape[0], steps, array.shape[1] // steps, *array.shape[2:])
         return np.ascontiguousarray(divided.swapaxes(1, 2))
 
-    starts = np.zeros(own.active.shape, bool)
+    starts = np.zeros(own.valid.shape, bool)
     starts[1:] = own.ends[:-1]  # memory does not cross the end of an episode
     sequences = networks.Sequences(
         in_time(_rows(policy, own.memory[:steps]))[:, :, 0],
         in_time(_rows(policy, starts)),
-        in_time(_rows(policy, own.active)),
+        in_time(_rows(policy, own.valid)),
     )
     arrays: dict[str, Any] = {
         name: _map(in_time, values) for name, values in batch._asdict().items() if name != "sequences"

@@ -34,9 +34,10 @@ from coterie.algorithms.ppo.minibatches import (
     to_device,
     valid_rows,
 )
+from coterie.core.decisions import Decisions, Joint, StateRows
 from coterie.core.group import GroupSpec, Panel, Preference, Risk, preferred_rewards
 from coterie.core.search_space import Choice, Real, Space, Whole
-from coterie.core.types import Array, Experience, Joint, Metrics, State, StateRows
+from coterie.core.types import Array, Metrics, State
 from coterie.core.validation import at_least, positive, within
 from coterie.nn import kernels, networks
 from coterie.nn.advice import advice_slopes, biased_logits, changes_learning
@@ -195,7 +196,7 @@ class PPO:
             )
         return None
 
-    def learn(self, own: Experience, joint: Joint, random: np.random.Generator) -> Metrics:
+    def learn(self, own: Decisions, joint: Joint, random: np.random.Generator) -> Metrics:
         s = self.settings
         own, metrics = self.apply_preference(own)
         hyperparams, hand_over = self.schedule(joint.progress), s.hand_over
@@ -206,9 +207,9 @@ class PPO:
         actor_input, x = self.policy.learning_inputs(own.observation)
         state = table_state(joint) if s.central_critic else None
         critic_input = self.add_context(x, own.memory, None if state is None else state.rows)
-        values = self.policy.restore_order(self.evaluate(critic_input), (len(own.active) + 1, *own.active.shape[1:]))
-        bootstrap = self.bootstrap(own, state, values)
-        advantage, returns, valid = advantages(own, own.reward, values, bootstrap, s.gamma, s.gae_lambda)
+        values = self.policy.restore_order(self.evaluate(critic_input), (len(own.valid) + 1, *own.valid.shape[1:]))
+        next_values, valid = self.next_values(own, state, values), own.valid
+        advantage, returns = advantages(own, own.reward, values[:-1], next_values, s.gamma, s.gae_lambda)
         if not valid.any():
             return {"decisions": 0.0} | metrics
 
@@ -230,7 +231,7 @@ class PPO:
             **metrics,
         }
 
-    def apply_preference(self, own: Experience) -> tuple[Experience, Metrics]:
+    def apply_preference(self, own: Decisions) -> tuple[Decisions, Metrics]:
         """The experience with the rewards that the group's preference makes of it, and metrics of whole episodes."""
         if self.outcomes is None:
             return replace(own, reward=preferred_rewards(self.preference, own, self.group_spec)), {}
@@ -281,19 +282,18 @@ class PPO:
         observed, rest = self.shared.split(x)
         return self.critic(rest, None, self.shared.encode_observed(observed))[0]
 
-    def bootstrap(self, own: Experience, state: StateRows | None, values: Array) -> Array:
-        """V of the last observation where an episode was truncated, `[T, N, A]`."""
-        result = np.where(own.truncated, values[1:], np.float32(0))
-        if len(own.finals.index):  # the copy was reset: row t+1 already shows the next episode
+    def next_values(self, own: Decisions, state: StateRows | None, values: Array) -> Array:
+        """V of what each decision's agent saw next, `[T, N, A]`; `values [T+1, N, A]` are V of the rows."""
+        finals = np.zeros((0, *values.shape[2:]), np.float32)
+        if len(own.finals.at):
             x = self.policy.learning_inputs(own.finals.observation)[1]
             final = self.evaluate(self.add_context(x, own.finals.memory, None if state is None else state.finals))
-            t, n = own.finals.index.T
-            result[t, n] = self.policy.restore_order(final, (len(t), len(self.group_spec.agents)))
-        return result
+            finals = self.policy.restore_order(final, (len(own.finals.at), len(self.group_spec.agents)))
+        return own.at_next(values, finals)
 
     # The batch ----------------------------------------------------------------------------------------
 
-    def add_hints(self, actor_input: Rows, own: Experience) -> Rows:
+    def add_hints(self, actor_input: Rows, own: Decisions) -> Rows:
         """The actor's input with the hints that it saw appended; none came with the last observation."""
         if not self.policy.hint_size or own.advice is None:
             return actor_input
@@ -326,7 +326,7 @@ class PPO:
         out.weight.data.mul_(old_scale / new_scale)
         out.bias.data.mul_(old_scale / new_scale).add_((old_shift - new_shift) / new_scale)
 
-    def update_statistics(self, own: Experience, state: StateRows | None, valid: Array, keep: bool = False) -> None:
+    def update_statistics(self, own: Decisions, state: StateRows | None, valid: Array, keep: bool = False) -> None:
         """Update the running statistics of observations, after learning: acting and learning see the same numbers.
 
         With `keep`, those of the policy stay as they are.

@@ -31,9 +31,10 @@ from coterie.algorithms.replay import MemorySettings, Replay
 from coterie.algorithms.sac import kernels, losses
 from coterie.algorithms.sac.kernels import Draws
 from coterie.algorithms.sac.losses import Hyperparams
+from coterie.core.decisions import Decisions, Joint
 from coterie.core.group import GroupSpec, Panel, Preference, preferred_rewards
 from coterie.core.search_space import Choice, Real, Space
-from coterie.core.types import Array, Experience, Joint, Metrics, State
+from coterie.core.types import Array, Metrics, State
 from coterie.core.validation import at_least, positive, within
 from coterie.nn import networks
 from coterie.nn.kernels import OptimizedParams, sample_squashed
@@ -174,12 +175,12 @@ class SAC:
         """Whether `kernels.py` trains this policy."""
         return self.policy.spec is not None
 
-    def learn(self, own: Experience, joint: Joint, random: np.random.Generator) -> Metrics:
+    def learn(self, own: Decisions, joint: Joint, random: np.random.Generator) -> Metrics:
         s = self.settings
         self.remember(own, joint)
         metrics: Metrics = {"replay": float(self.replay.size)}
         if self.replay.ready:
-            self.due += s.updates_per_step * own.active.shape[0] * own.active.shape[1]
+            self.due += s.updates_per_step * own.valid.shape[0] * own.valid.shape[1]
             updates, self.due = int(self.due), self.due % 1
             hyperparams = self.hyperparams(joint.progress)
             if updates:
@@ -213,16 +214,16 @@ class SAC:
             target_entropy=-float(self.policy.size) if t.target_entropy is None else t.target_entropy,
         )
 
-    def remember(self, own: Experience, joint: Joint) -> None:
+    def remember(self, own: Decisions, joint: Joint) -> None:
         """Add the transitions that this experience completes to the replay."""
         rewards = preferred_rewards(self.preference, own, self.group_spec)
         rows, self.pending, _ = self.layout.complete(joint, rewards, self.pending, self.settings.gamma)
         self.replay.add(rows)
 
-    def update_normalizer(self, own: Experience) -> None:
+    def update_normalizer(self, own: Decisions) -> None:
         """Update the running statistics of observations, after learning: acting and learning see the same numbers."""
         rows = self.policy.arrange(self.policy.pack(own.observation)[:-1])
-        active = self.policy.arrange(own.active[..., None])[..., 0]
+        active = self.policy.arrange(own.valid[..., None])[..., 0]
         self.policy.normalizer.update([x[valid] for x, valid in zip(rows, active, strict=True)])
 
     def draw(self, updates: int, random: np.random.Generator) -> Draws:

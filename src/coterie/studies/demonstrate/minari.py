@@ -16,6 +16,7 @@ import numpy as np
 from coterie.algorithms.imitation.demonstrations import Demonstrations, EpisodeInfo, PlayedTable
 from coterie.config import schema
 from coterie.core.group import GroupSpec
+from coterie.core.trees import map_tree
 from coterie.core.types import (
     Array,
     Box,
@@ -28,7 +29,6 @@ from coterie.core.types import (
     Tree,
     action_dtype,
     entries_of,
-    map_tree,
 )
 from coterie.studies.demonstrate.record import one_group, source_config
 from coterie.training import build

@@ -23,7 +23,8 @@ from coterie.config import registry, schema
 from coterie.core import seeding
 from coterie.core.group import Actor, PlayStopped
 from coterie.core.text import ActionWords, HasTextCodec
-from coterie.core.types import UNLABELLED, Array, CoterieError, Decision, Text, Tree, View, as_metrics, map_tree
+from coterie.core.trees import map_tree
+from coterie.core.types import UNLABELLED, Array, CoterieError, Decision, Text, Tree, View, as_metrics
 from coterie.core.world import CostlySteps, World
 from coterie.nn.threads import fixed_threads
 from coterie.runs.run import Run, write_text

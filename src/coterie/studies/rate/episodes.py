@@ -14,7 +14,8 @@ import numpy as np
 from coterie.config import schema
 from coterie.core.group import Actor
 from coterie.core.text import ActionWords, TextCodec, find_text_codec
-from coterie.core.types import Array, CoterieError, Text, Tree, map_tree
+from coterie.core.trees import map_tree
+from coterie.core.types import Array, CoterieError, Text, Tree
 from coterie.core.world import Renderable, Sign
 from coterie.nn.packing import encode, layout, pack
 from coterie.nn.threads import fixed_threads

@@ -21,6 +21,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 import numpy as np
 
 from coterie.core import seeding
+from coterie.core.trees import map_tree
 from coterie.core.types import (
     AgentType,
     Array,
@@ -33,7 +34,6 @@ from coterie.core.types import (
     Tree,
     action_dtype,
     action_shape,
-    map_tree,
 )
 
 log = logging.getLogger("coterie")

@@ -7,7 +7,8 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from coterie.core.types import AgentType, Array, map_tree
+from coterie.core.trees import map_tree
+from coterie.core.types import AgentType, Array
 from coterie.worlds.adapters.batch import (
     AgentTypeArrays,
     EnvArrays,

@@ -15,6 +15,7 @@ import numpy as np
 
 from coterie.core.lookup import suggest
 from coterie.core.seeding import generator
+from coterie.core.trees import map_tree
 from coterie.core.types import (
     AgentStep,
     Array,
@@ -28,7 +29,6 @@ from coterie.core.types import (
     Tree,
     action_dtype,
     action_shape,
-    map_tree,
 )
 from coterie.core.validation import one_of
 from coterie.core.world import Renderable, World, info_of

@@ -21,6 +21,7 @@ from typing import Any, Literal
 import numpy as np
 
 from coterie.core.global_random import global_state, set_global_state
+from coterie.core.trees import arrays_of, map_tree
 from coterie.core.types import (
     ActionSpace,
     AgentStep,
@@ -35,8 +36,6 @@ from coterie.core.types import (
     UnknownName,
     action_dtype,
     action_shape,
-    arrays_of,
-    map_tree,
 )
 from coterie.core.validation import at_least, positive
 from coterie.core.world import CostlySteps, World

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from coterie.core.types import Array, Box, Discrete, Text, Tree, arrays_of, entries_of
+from coterie.core.trees import arrays_of
+from coterie.core.types import Array, Box, Discrete, Text, Tree, entries_of
 from coterie.core.world import World
 from coterie.worlds.adapters.external import ExternalWorld, WorldWrapper
 from coterie.worlds.cartpole.world import CartPole
