@@ -188,26 +188,15 @@ def _learned(run):
 
 
 def decisions_in_order(own):
-    """Closed decisions of every agent by a plain loop: `(t, n, a)` → the number it sees next, None after a true end."""
-    finals = {tuple(at): k for k, at in enumerate(own.finals.at.tolist())}
+    """Decisions of every agent by a plain loop: `(t, n, a)` → the number it sees next, None after a true end."""
     found = {}
-    for n in range(own.valid.shape[1]):
-        for a in range(own.valid.shape[2]):
-            opened = None
-            for t in range(len(own.valid)):
-                if own.valid[t, n, a]:
-                    if opened is not None:
-                        found[opened, n, a] = own.observation[t, n, a, 1]
-                    opened = t
-                if opened is not None and own.terminated[t, n, a]:
-                    found[opened, n, a] = None
-                elif opened is not None and own.truncated[t, n, a]:
-                    last = own.observation[t + 1, n, a] if (t, n) not in finals else None
-                    found[opened, n, a] = (own.finals.observation[finals[t, n], a] if last is None else last)[1]
-                if own.ends[t, n, a]:
-                    opened = None
-            if opened is not None and own.acting[n, a]:
-                found[opened, n, a] = own.observation[-1, n, a, 1]
+    for t, n, a in np.argwhere(own.valid).tolist():
+        final = own.next[t, n, a] - len(own.observation)
+        if own.terminated[t, n, a]:
+            found[t, n, a] = None
+        else:
+            last = own.observation[own.next[t, n, a], n, a] if final < 0 else own.finals.observation[final, a]
+            found[t, n, a] = last[1]
     return found
 
 
@@ -226,7 +215,10 @@ def test_every_decision_is_paid_once_for_where_it_led(scale, strength):
         whole = np.random.default_rng(seed).integers(10, size=own.observation.shape).astype(np.float32)
         last = np.random.default_rng(9 + seed).integers(10, size=own.finals.observation.shape).astype(np.float32)
         kept = slice(None, None, 2)  # the others see the next row as their last observation
-        own = replace(own, observation=whole, finals=Finals(own.finals.at[kept], last[kept]))
+        rows, number = len(own.observation), np.maximum(own.next - len(own.observation), 0)
+        without = np.where(number % 2 == 0, rows + number // 2, own.finals.at[number, 0] + 1)
+        following = np.where(own.next < rows, own.next, without)
+        own = replace(own, observation=whole, finals=Finals(own.finals.at[kept], last[kept]), next=following)
         before = own.reward.copy()
         found = bonus_of.rewards(own)
         assert np.array_equal(own.reward, before)  # returns are counted from the world's rewards

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from coterie.advice.shaping import END, OPEN, MemoizedValues, next_observations, observations_at
+from coterie.advice.shaping import END, MemoizedValues, next_observations, observations_at
 from coterie.core.decisions import Finals
 from helpers.small_worlds import experience
 
@@ -11,7 +11,8 @@ def test_idle_ticks_are_stepped_over():
     own = experience(np.zeros((4, 2)), active=[[1, 0], [0, 1], [1, 0], [0, 1]], acting=[True, False])
     found = next_observations(own)
     assert found.at[:, 0].tolist() == [[0, 1], [2, 3], [4, 5], [6, 7]]
-    assert found.next[own.valid].tolist() == [4, 7, 8, OPEN]  # row 2, row 3, row 4, not yet
+    assert np.argwhere(own.valid[:, 0]).tolist() == [[0, 0], [1, 1], [2, 0]]  # what the last one sees is not known
+    assert found.next[own.valid].tolist() == [4, 7, 8]  # row 2, row 3, row 4
     assert not found.last[own.valid].any()
 
 

@@ -12,11 +12,12 @@ import pytest
 import coterie
 from coterie.advice.trust import SUMS, Trust, scores
 from coterie.config import schema
-from coterie.core.decisions import Decisions, Finals, merge
+from coterie.core.decisions import Finals, merge
 from coterie.core.types import Advice, as_metrics
 from coterie.runs.run import Run
 from coterie.training import loop
 from coterie.training.build import build_groups, build_world
+from coterie.training.rollout import Arrived, Played, Row, Seen
 from coterie.training.runner import Runner
 from helpers.run import numbers, written
 from helpers.teacher import ADVISE, TABLE
@@ -54,23 +55,20 @@ def rollout(seen, reward=None, terminated=None, followed=None, active=None, rati
     observation = np.reshape(seen, (steps + 1, 1, 1, 1)).astype(np.float32)
     finals = Finals(np.zeros((0, 2), np.int64), np.zeros((0, 1, 1), np.float32))
     own = np.log(p / np.reshape(ratio, (-1, 1, 1))).astype(np.float32)
-    return Decisions(
-        observation,
-        np.zeros(shape, np.int64),
-        own,
-        rows(reward, 0, np.float32),
-        rows(active, True, bool),
-        end,
-        np.zeros(shape, bool),
-        np.full((1, 1), acting),
+    paid = rows(reward, 0, np.float32)
+    return Played(
+        Row(rows(active, True, bool), np.zeros(shape, np.int64), own, None, advice, None),
+        Seen(observation, None),
+        Arrived(paid, paid, end, np.zeros(shape, bool)),
         finals,
-        advice=advice,
-    )
+        np.full((1, 1), acting),
+        np.zeros((steps, 1), np.int64),
+    ).close()
 
 
 def outcomes(trust, own):
-    led_on, known = trust.outcomes(own, trust.look_up(own))
-    return [int(one) if there else None for one, there in zip(led_on.ravel(), known.ravel(), strict=True)]
+    led_on = trust.outcomes(own, trust.look_up(own))
+    return [int(one) if there else None for one, there in zip(led_on.ravel(), own.valid.ravel(), strict=True)]
 
 
 # What leads on ------------------------------------------------------------------------------------------------------
@@ -105,7 +103,7 @@ def test_pending_decisions_are_counted_once():
     """A rollout of a turn-based world begins with the decisions that the last one left open."""
     trust = Trust(Letters())
     trust.weigh(rollout([0, 5], acting=False))
-    assert trust.sums[:, 0, 0].tolist() == [0]
+    assert not trust.sums.any()
     trust.weigh(rollout([0, 1, 5], acting=False))
     assert dict(zip(trust.places, trust.sums[:, 0, 0].tolist(), strict=True)) == {"a": 1, "b": 0}
     assert trust.given == 1
@@ -289,18 +287,15 @@ def recorded(played, first, last, copies, opening):
     nothing = np.zeros(opening.shape, bool)
     strength = np.where(given, np.float32(2), np.float32(0))
     log_prob = np.log(np.take_along_axis(own, action[..., None], axis=-1)[..., 0])
-    return Decisions(
-        numbers[..., None].astype(np.float32),
-        action,
-        log_prob,
-        rows(played.reward, earned),
-        active,
-        rows(played.terminated, nothing),
-        rows(played.truncated, nothing),
-        played.acts[last, copies],
+    reward = rows(played.reward, earned).astype(np.float32)
+    return Played(
+        Row(active, action, log_prob, None, Advice(given, told, strength), None),
+        Seen(numbers[..., None].astype(np.float32), None),
+        Arrived(reward, reward, rows(played.terminated, nothing), rows(played.truncated, nothing)),
         Finals(np.zeros((0, 2), np.int64), np.zeros((0, *opening.shape[1:], 1), np.float32)),
-        advice=Advice(given, told, strength),
-    )
+        played.acts[last, copies],
+        np.zeros(active.shape[:2], np.int64),
+    ).close()
 
 
 def still_open(played, until):
@@ -327,7 +322,7 @@ def test_the_weights_are_those_of_the_guide(seed, shards):
         for place in np.argwhere(own.advice.given):
             text = Letters().describe(int(own.observation[tuple(place)][0]))
             wanted[tuple(place)] = 2 * factors.get(text, 1.0)
-        np.testing.assert_allclose(weighed.advice.strength, wanted, rtol=1e-5)
+        np.testing.assert_allclose(weighed.advice.strength[own.valid], wanted[own.valid], rtol=1e-5)
         least = min([least, *factors.values()])
         trust, before = Trust(Letters()), trust
         trust.load(before.state())

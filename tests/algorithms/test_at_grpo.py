@@ -117,7 +117,7 @@ def test_roles_in_groups_of_their_own_are_compared_within_one_instance():
         for column, role in enumerate(actor.group_spec.agents)
     ]
     apart = [Actor(spec, CausalLMPolicy(learner.policy.settings, spec)) for spec in specs]
-    table = Runner(runner.world, apart, 0).play(2, 1, 0.0).experiences
+    table = Runner(runner.world, apart, 0).play(2, 1, 0.0).decisions
     second = table["second"]
     instances = [first_prompt(table["first"], n) for n in range(8)]
     assert len({first_prompt(second, n) for n in range(8)}) > len(set(instances))
@@ -149,7 +149,7 @@ def test_metrics_by_role_and_turn_are_hand_computed():
     runner, learner = team(num_envs=6, world={"turns": 2})
     rollout = runner.play(4, 1, 0.0)
     own = rollout.decisions["writers"]
-    metrics = learner.learn(own, Joint(rollout.experiences, 1, 0.0), np.random.default_rng(0))
+    metrics = learner.learn(own, Joint(rollout.decisions, 1, 0.0), np.random.default_rng(0))
     for column, role in enumerate(("first", "second")):
         for turn in range(2):
             at = [np.flatnonzero(own.valid[:, n, column]) for n in range(6)]
@@ -186,7 +186,7 @@ def test_episodes_have_the_spread_of_their_returns():
     runner, learner = team(num_envs=8, candidates=1, world={"group_size": 8}, learner={"groups": "episode"})
     rollout = runner.play(2, 1, 0.0)
     own = rollout.decisions["writers"]
-    metrics = learner.learn(own, Joint(rollout.experiences, 1, 0.0), np.random.default_rng(0))
+    metrics = learner.learn(own, Joint(rollout.decisions, 1, 0.0), np.random.default_rng(0))
     assert metrics["second/turn_1/advantage"] == pytest.approx(own.reward.sum(axis=(0, 2)).std(), abs=1e-5)
     assert metrics["second/turn_1/score"] == pytest.approx(own.reward[:, :, 1].sum(axis=0).mean(), abs=1e-5)
 
@@ -390,7 +390,7 @@ def test_an_update_of_one_role_leaves_the_other_roles_weights_untouched(kind, mi
     iterate(runner, learner, 2)  # both optimisers have momentum now
     before = weights(learner.policy)
     own = runner.play(2, 3, 0.0).decisions["writers"]
-    second = replace(own, active=own.valid & np.array([False, True]))  # only the second role has decided anything
+    second = replace(own, valid=own.valid & np.array([False, True]))  # only the second role has decided anything
     learner.learn(second, _joint(second), np.random.default_rng(0))
     found = changed(before, weights(learner.policy))
     assert found
@@ -558,7 +558,7 @@ def test_decisions_of_a_rollout_that_cuts_episodes_are_learned_from_once():
     for iteration in range(1, 5):  # 12 steps: three episodes of four
         own = runner.play(3, iteration, 0.0).decisions["writers"]
         groups += by_turn(own, "std").groups
-        answers += int(own.valid[1:].sum())
+        answers += int(own.valid.sum())
     assert groups == answers
 
 

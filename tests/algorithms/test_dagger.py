@@ -38,31 +38,29 @@ def rollout(*words, progress=0.0):
 def test_the_expert_labels_every_decision_whoever_acts():
     group, own = rollout(f"{USE}.strength=1")
     labels = own.advice.probabilities.argmax(axis=-1)
-    assert own.advice.given[own.active].all()
-    np.testing.assert_array_equal(own.action[own.active], labels[own.active])  # β = 1: the expert acts
+    assert own.advice.given[own.valid].all()
+    np.testing.assert_array_equal(own.action[own.valid], labels[own.valid])  # β = 1: the expert acts
     group, own = rollout(progress=0.9)
-    assert own.advice.given[own.active].all()  # β = 0, and labelled all the same
+    assert own.advice.given[own.valid].all()  # β = 0, and labelled all the same
     labels = own.advice.probabilities.argmax(axis=-1)
-    assert (own.action != labels)[own.active].any()
+    assert (own.action != labels)[own.valid].any()
     found = group.learner.new_labels(own)
-    np.testing.assert_array_equal(found.action, labels[own.active & own.advice.given])
-    np.testing.assert_array_equal(found.agent, np.nonzero(own.active)[2])
+    np.testing.assert_array_equal(found.action, labels[own.valid & own.advice.given])
+    np.testing.assert_array_equal(found.agent, np.nonzero(own.valid)[2])
 
 
-def test_a_pending_decision_is_labelled_once():
+def test_decisions_without_a_known_outcome_are_not_labelled():
     group, own = rollout()
-    waits = replace(own, acting=np.zeros_like(own.acting))  # turn-based: the last decisions open the next rollout
-    pending = own.active & ~waits.closed()
-    assert 0 < pending.sum() < own.active.sum()
-    found = group.learner.new_labels(waits)
-    np.testing.assert_array_equal(found.agent, np.nonzero(own.active & ~pending)[2])
+    known = own.valid & (np.arange(len(own.valid)) < 5)[:, None, None]
+    found = group.learner.new_labels(replace(own, valid=known))
+    np.testing.assert_array_equal(found.agent, np.nonzero(known)[2])
 
 
 def test_labels_add_up_to_a_limit(tmp_path):
     group, own = rollout("groups.team.learner.max_labels=70")
     first = group.learner.new_labels(own)
     group.learner.add(first)
-    assert group.learner.count == first.size == own.active.sum() == 64
+    assert group.learner.count == first.size == own.valid.sum() == 64
     group.learner.add(group.learner.new_labels(own))
     assert group.learner.count == 70
     paths = expert(tmp_path / "grid", 3)

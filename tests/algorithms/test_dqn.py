@@ -275,9 +275,8 @@ def test_observation_statistics_take_in_the_decisions_after_learning(q_learner):
 def test_preferences_act_at_the_learners_door(q_learner):
     own_wish, team, again = q_learner(), q_learner(preference=Team(TeamSettings())), q_learner()
     own = random_rollout(own_wish)
-    shared = np.broadcast_to(own.reward.mean(2, keepdims=True), own.reward.shape).astype(np.float32)
-    for one, given_experience in ((own_wish, own), (team, own), (again, dataclasses.replace(own, reward=shared))):
-        learn(one, given_experience)
+    for one, table in ((own_wish, own), (team, own), (again, dataclasses.replace(own, reward=own.group_reward))):
+        learn(one, table)
     assert not np.array_equal(weights(own_wish), weights(team))
     assert np.array_equal(weights(again), weights(team))
 
@@ -296,10 +295,10 @@ class SameDraws:
 
 
 def alone_with(own, a):
-    names = ("observation", "action", "log_prob", "reward", "active", "terminated", "truncated", "mask")
+    names = ("observation", "action", "log_prob", "reward", "next", "valid", "terminated", "truncated", "mask")
     mine = {name: np.ascontiguousarray(getattr(own, name)[:, :, a : a + 1]) for name in names}
     finals = Finals(own.finals.at, own.finals.observation[:, a : a + 1])
-    return dataclasses.replace(own, **mine, acting=own.acting[:, a : a + 1], finals=finals)
+    return dataclasses.replace(own, **mine, finals=finals)
 
 
 @pytest.mark.parametrize("dueling", [True, False])
@@ -387,7 +386,7 @@ def test_what_follows_an_end_may_be_anything(q_learner):
 def test_a_group_that_never_acts(q_learner):
     one = q_learner()
     own = random_rollout(one)
-    idle = dataclasses.replace(own, active=np.zeros_like(own.valid))
+    idle = dataclasses.replace(own, valid=np.zeros_like(own.valid))
     before = weights(one)
     for _ in range(2):
         assert learn(one, idle) == {"replay": 0.0, "epsilon": 1.0}
@@ -399,7 +398,7 @@ def test_remembered_decisions_are_learned_from_while_nobody_acts(q_learner):
     own = random_rollout(one)
     learn(one, own)
     before, known = weights(one), one.replays[0].size
-    metrics = learn(one, dataclasses.replace(own, active=np.zeros_like(own.valid)))
+    metrics = learn(one, dataclasses.replace(own, valid=np.zeros_like(own.valid)))
     assert metrics["updates"] > 0
     assert not np.array_equal(weights(one), before)
     assert one.replays[0].size <= known + 2 * own.valid[0].size  # ends complete what was waiting
@@ -413,7 +412,7 @@ def test_who_begins_later_learns_as_if_alone(q_learner, compiled, update):
     both = q_learner(group_spec(parameters="individual"), **settings)
     before = weights(both)
     own = random_rollout(both)
-    idle = dataclasses.replace(own, active=own.valid & np.array([True, False]))
+    idle = dataclasses.replace(own, valid=own.valid & np.array([True, False]))
     for seed in range(3):
         assert learn(both, idle, seed)["updates"] > 0
     assert not np.array_equal(weights(both)[0], before[0])

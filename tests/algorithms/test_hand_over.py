@@ -177,7 +177,7 @@ def test_a_parameter_set_is_handed_over_when_its_own_replay_is_ready(compiled):
     alone = own.valid.copy()
     alone[..., 1] = False  # the second agent takes no part in the first rollout
     first = one.policy.flat.array.copy()
-    learn(one, replace(own, active=alone))
+    learn(one, replace(own, valid=alone))
     assert one.learned.tolist() == [1, 0]
     assert median_gap(one, 0) == pytest.approx(0.3, rel=1e-4)
     np.testing.assert_array_equal(one.policy.flat.array[1], first[1])

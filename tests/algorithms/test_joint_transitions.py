@@ -197,7 +197,7 @@ def test_what_a_real_world_did(continuous):
     runner = Runner(world, actors(*((p, deterministic(p)) for p in group_specs)), seed=0)
     pending, played, total = None, [], 0
     for iteration in range(2):
-        played.append(runner.play(10, iteration).experiences)
+        played.append(runner.play(10, iteration).decisions)
         rows, pending = cut(layout, played[-1], pending, 0.9)
         total += len(rows.reward)
         own = played[-1][group_specs[1].group]

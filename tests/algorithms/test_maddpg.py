@@ -353,9 +353,8 @@ def test_five_updates_are_those_of_td3(centralized, compiled):
 def test_the_learner_applies_the_preference(table_learner):
     own_wish, team, again = table_learner(), table_learner(preference=Team(TeamSettings())), table_learner()
     own = random_decisions(own_wish)
-    shared = np.broadcast_to(own.reward.mean(2, keepdims=True), own.reward.shape).astype(np.float32)
-    for one, given_experience in ((own_wish, own), (team, own), (again, dataclasses.replace(own, reward=shared))):
-        learn(one, given_experience)
+    for one, table in ((own_wish, own), (team, own), (again, dataclasses.replace(own, reward=own.group_reward))):
+        learn(one, table)
     assert not np.array_equal(weights(own_wish), weights(team))
     assert np.array_equal(weights(again), weights(team))
 
@@ -485,7 +484,7 @@ def test_one_observation_that_is_no_number_is_enough(table_learner, bad):
 def test_a_group_that_never_acts(table_learner):
     one = table_learner()
     own = random_decisions(one)
-    idle = dataclasses.replace(own, active=np.zeros_like(own.valid))
+    idle = dataclasses.replace(own, valid=np.zeros_like(own.valid))
     before = weights(one)
     for _ in range(2):
         assert learn(one, idle) == {"replay": 0.0, "noise": 0.2}

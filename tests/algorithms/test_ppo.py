@@ -108,10 +108,10 @@ def test_truncation_bootstraps_from_the_final_observation(learner):
         one.policy.normalizer.update([generator(s).random((9, 3)) * 5 for s in range(one.group_spec.parameter_sets)])
 
         values = values_of(one, own.observation)
-        found = one.bootstrap(own, None, values)
+        found = one.next_values(own, None, values)
         assert own.truncated.any()
         for (t, n), final in zip(own.finals.at, own.finals.observation, strict=True):
-            for a in np.flatnonzero(own.truncated[t, n]):
+            for a in np.flatnonzero(own.next[t, n] > len(own.valid)):
                 alone = np.zeros((1, 1, 2, 3), np.float32)
                 alone[0, 0, a] = final[a]
                 value = values_of(one, alone)[0, 0, a]
@@ -123,9 +123,7 @@ def test_truncation_without_a_reset_bootstraps_from_the_next_row(learner):
     one = learner()
     own = experience([[0, 0]] * 3, truncated=[(1, 0)], observation=generator().random((4, 1, 2, 3), np.float32))
     values = generator().random((4, 1, 2), np.float32)
-    found = one.bootstrap(own, None, values)
-    assert found[1, 0, 0] == values[2, 0, 0]
-    assert np.count_nonzero(found) == 1
+    assert one.next_values(own, None, values)[1, 0, 0] == values[2, 0, 0]
 
 
 def test_large_experience_is_evaluated_in_chunks(learner, monkeypatch):
@@ -156,9 +154,8 @@ def test_preferences_act_at_the_learners_door(learner):
     for one in (own_wish, team):
         learn(one, own)
     assert not np.array_equal(seen[0][0].part.advantage, seen[1][0].part.advantage)
-    shared = np.broadcast_to(own.reward.mean(2, keepdims=True), own.reward.shape).astype(np.float32)
     again = learner()
-    learn(again, dataclasses.replace(own, reward=shared))
+    learn(again, dataclasses.replace(own, reward=own.group_reward))
     assert np.array_equal(actor(again), actor(team))
 
 
@@ -175,7 +172,7 @@ def test_individual_agents_learn_as_if_alone(learner, action, lives):
     where = group_spec(ACTIONS[action], agents=2, parameters="individual")
     both = learner(where, **settings)
     own = random_decisions(where, both.policy, False, 0)
-    own = dataclasses.replace(own, active=np.ones_like(own.valid), acting=np.ones_like(own.acting))
+    own = dataclasses.replace(own, valid=np.ones_like(own.valid))
     own = dataclasses.replace(own, reward=own.reward * np.float32([1, 30]) + np.float32([0, 7]))
     if lives == "unequal":
         own.valid[1:, :, 1] = False  # agent 1 decides once
@@ -197,11 +194,10 @@ def test_individual_agents_learn_as_if_alone(learner, action, lives):
         both.learn(own, joint(own), SameShuffle())
         steps.append(both.policy.flat.steps.tolist())
         for a, one in enumerate(alone):
-            names = ("observation", "action", "log_prob", "reward", "active", "terminated", "truncated")
+            names = ("observation", "action", "log_prob", "reward", "next", "valid", "terminated", "truncated")
             mine = dataclasses.replace(
                 own,
                 **{name: part(getattr(own, name), a) for name in names},
-                acting=own.acting[:, a : a + 1],
                 finals=Finals(own.finals.at, own.finals.observation[:, a : a + 1]),
             )
             one.learn(mine, joint(mine), SameShuffle())
@@ -223,9 +219,9 @@ def test_an_agent_without_decisions_does_not_disturb_the_others(learner):
     where = group_spec(agents=2, parameters="individual")
     one = learner(where)
     own = random_rollout(one)
-    active = own.valid.copy()
-    active[:, :, 1] = False
-    own = dataclasses.replace(own, active=active)
+    valid = own.valid.copy()
+    valid[:, :, 1] = False
+    own = dataclasses.replace(own, valid=valid)
     before = actor(one)
     metrics = learn(one, own)
     assert all(np.isfinite(v) for v in metrics.values())
@@ -287,7 +283,7 @@ def test_nothing_to_learn_from_leaves_everything_as_it_was(learner):
     one = learner()
     own = random_rollout(one)
     before = leaves(one.state()), leaves(one.policy.state())
-    idle = dataclasses.replace(own, active=np.zeros_like(own.valid))
+    idle = dataclasses.replace(own, valid=np.zeros_like(own.valid))
     assert learn(one, idle) == {"decisions": 0.0}
     expect_equal("learner", before[0], one.state())
     expect_equal("policy", before[1], one.policy.state())

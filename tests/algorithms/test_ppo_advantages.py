@@ -9,13 +9,13 @@ from helpers.small_worlds import experience, generator
 
 
 def scan(own, values, bootstrap=None, gamma=0.5, trace=0.5):
-    """Advantages, returns and validity [T] of a single agent."""
+    """Advantages, returns and validity [T] of a single agent; `bootstrap`: values of what truncated rows see next."""
     values = np.array(values, np.float32).reshape(-1, 1, 1)
-    boot = np.zeros(own.reward.shape, np.float32)
+    after = own.at_next(values, np.zeros((0, 1), np.float32))
     for t, value in (bootstrap or {}).items():
-        boot[t] = value
-    found = advantages(own, own.reward, values, boot, gamma, trace)
-    return [array[:, 0, 0].tolist() for array in found]
+        after[t] = value
+    found = advantages(own, own.reward, values[:-1], after, gamma, trace)
+    return [array[:, 0, 0].tolist() for array in (*found, own.valid)]
 
 
 def test_three_steps_by_hand():
@@ -78,7 +78,6 @@ def test_an_open_decision_is_not_learned_from_but_closes_the_one_before():
     # δ1 = 2 + ½·3 − 2 = 1.5 without a trace from the open one;  A0 = 1 + ¼·1.5
     assert advantage == [1.375, 1.5, 0.0]
     assert returns[2] == 0.0
-    assert own.valid[:, 0, 0].tolist() == valid
 
 
 def test_agents_and_copies_do_not_mix():
@@ -88,15 +87,15 @@ def test_agents_and_copies_do_not_mix():
         experience(random.random((9, 3)), random.random((9, 3)) < 0.7, [(4, 1)], [(6, 2)], random.random(3) < 0.5)
         for _ in range(2)
     ]
-    values, boot = random.random((10, 2, 3), np.float32), random.random(shape, np.float32)
+    values, after = random.random((2, *shape), np.float32)
     both = merge(parts)
-    whole = advantages(both, both.reward, values, boot, 0.9, 0.8)
+    whole = advantages(both, both.reward, values, after, 0.9, 0.8)
     for n, part in enumerate(parts):
         alone = advantages(
             part,
             part.reward,
             np.ascontiguousarray(values[:, n : n + 1]),
-            np.ascontiguousarray(boot[:, n : n + 1]),
+            np.ascontiguousarray(after[:, n : n + 1]),
             0.9,
             0.8,
         )
@@ -117,22 +116,19 @@ def test_valid_rows_are_the_closed_ones_and_trace_1_gives_discounted_sums(seed):
         random.random(1) < 0.5,
     )
     values, boot = random.random(13, np.float32), random.random(12, np.float32)
-    _, returns, valid = scan(own, values, dict(enumerate(boot)), gamma=0.9, trace=1.0)
-    assert np.array_equal(valid, own.valid[:, 0, 0])
+    _, returns, valid = scan(own, values, {t: boot[t] for t in np.flatnonzero(own.truncated)}, gamma=0.9, trace=1.0)
     expected = np.zeros(12)
     for t in np.flatnonzero(valid):  # forwards and by definition, unlike the scan
-        total, factor, s, opened = 0.0, 1.0, t, 0.0
+        total, factor, s = 0.0, 1.0, t
         while True:
             total += factor * own.reward[s, 0, 0]
+            factor *= 0.9
             if own.ends[s, 0, 0]:
-                total += factor * 0.9 * boot[s] * own.truncated[s, 0, 0]
+                total += factor * boot[s] * own.truncated[s, 0, 0]
                 break
-            s += 1
-            if s == 12:
-                # the newest decision: bootstrapped if it must act again, else it is open and its value stands in
-                total = total + factor * 0.9 * values[12] if own.acting[0, 0] else opened
+            s = own.next[s, 0, 0]
+            if s == 12 or not valid[s]:  # must act again, or waits for the outcome: its value stands in
+                total += factor * values[s]
                 break
-            if active[s, 0]:
-                opened, factor = total + factor * 0.9 * values[s], factor * 0.9
         expected[t] = total
     assert np.allclose(returns, expected, atol=1e-5)

@@ -46,7 +46,7 @@ class Seated:
         self.iteration += 1
         rollout = self.workers.play(self.iteration)
         spaces = {group.name: group.actor.group_spec.spaces for group in self.groups}
-        return Joint(rollout.experiences, self.iteration, 0.0, spaces, rollout.state)
+        return Joint(rollout.decisions, self.iteration, 0.0, spaces, rollout.state)
 
     def advance(self):
         joint = self.joint()
@@ -140,11 +140,11 @@ def test_truncation_bootstraps_from_the_last_state(tmp_path, parameters):
     joint, learner = seated.joint(), seated.groups[1].learner
     own, state = joint.decisions["twos"], joint.state
     values = values_of(learner, own.observation, state=state.rows)
-    found = learner.bootstrap(own, state, values)
+    found = learner.next_values(own, state, values)
     expected = values_of(learner, own.finals.observation, state=state.finals)
     t, n = own.finals.at.T
     assert np.allclose(found[t, n], expected, atol=1e-6)
-    other = learner.bootstrap(own, StateRows(state.rows, -state.finals), values)
+    other = learner.next_values(own, StateRows(state.rows, -state.finals), values)
     assert np.abs(other - found).max() > 1e-3
 
 
@@ -193,7 +193,7 @@ def test_shards_are_joined_in_their_order(tmp_path, shows_state):
     seated = Seated(settings)
     parts = [build.build_runner(settings, shard, seated.groups).play(8, 1) for shard in range(4)]
     spaces = {group.name: group.actor.group_spec.spaces for group in seated.groups}
-    apart = [table_state(Joint(p.experiences, 1, 0.0, spaces, p.state)) for p in parts]
+    apart = [table_state(Joint(p.decisions, 1, 0.0, spaces, p.state)) for p in parts]
     joint = seated.joint()
     both = table_state(joint)
     assert np.array_equal(both.rows, np.concatenate([state.rows for state in apart], axis=1))

@@ -123,7 +123,7 @@ def test_truncation_bootstraps_from_what_was_remembered_then(parameters):
     one, runner = remembering(Recall(num_envs=3, agents=2, length=4, truncates=True), parameters)
     own = runner.play(9, 0).decisions["team"]
     values = values_of(one, own.observation, own.memory)
-    found = one.bootstrap(own, None, values)
+    found = one.next_values(own, None, values)
     assert len(own.finals.at) == 6
     assert own.finals.memory.shape == (6, 2, 4)
     final = values_of(one, own.finals.observation, own.finals.memory)
@@ -132,8 +132,8 @@ def test_truncation_bootstraps_from_what_was_remembered_then(parameters):
         assert not own.memory[t + 1, n].any()  # the next episode remembers nothing
         view = dataclasses.replace(runner.view(runner.actors[0]), observation=own.observation[t], memory=own.memory[t])
         assert np.allclose(own.finals.memory[k], one.policy.act(view).memory[n], atol=1e-6)
-    forgotten = dataclasses.replace(own.finals, memory=np.zeros_like(own.finals.memory))
-    other = one.bootstrap(dataclasses.replace(own, finals=forgotten), None, values)
+    forgotten = own.finals._replace(memory=np.zeros_like(own.finals.memory))
+    other = one.next_values(dataclasses.replace(own, finals=forgotten), None, values)
     assert np.abs(other - found).max() > 1e-3
 
 

@@ -88,20 +88,14 @@ class Network:
 
 
 def decisions(own, n, a, values, last_value):
-    """Closed decisions of one agent: `(t, reward until the next one, value that follows, a decision follows)`."""
-    found, reward, opened = [], 0.0, None
-    for t in range(len(own.valid)):
-        if own.valid[t, n, a]:
-            if opened is not None:
-                found.append((opened, reward, values[t, n, a], True))
-            opened, reward = t, 0.0
-        reward += float(own.reward[t, n, a])
-        if own.terminated[t, n, a] or own.truncated[t, n, a]:
-            if opened is not None:
-                found.append((opened, reward, last_value(t, n, a) if own.truncated[t, n, a] else 0.0, False))
-            opened = None
-    if opened is not None and own.acting[n, a]:
-        found.append((opened, reward, values[len(own.valid), n, a], True))
+    """Decisions of one agent: `(t, reward until the next one, value that follows, a decision follows)`."""
+    found = []
+    for t in np.flatnonzero(own.valid[:, n, a]):
+        ends = own.terminated[t, n, a] or own.truncated[t, n, a]
+        follows = (
+            values[own.next[t, n, a], n, a] if not ends else last_value(t, n, a) if own.truncated[t, n, a] else 0.0
+        )
+        found.append((t, float(own.reward[t, n, a]), follows, not ends))
     return found
 
 
@@ -134,16 +128,16 @@ class Reference:
     def learn(self, own, epochs, minibatches, random):
         remembered = own.memory is not None
         copies = own.valid.shape[1]
-        finals = {tuple(at): k for k, at in enumerate(own.finals.at.tolist())}
         memory = own.memory if remembered else np.empty(own.observation.shape[:3] + (0,))
 
         def value(t, n, a):
             return float(self.value(own.observation[t, n, a], a, memory[t, n, a]))
 
         def last_value(t, n, a):
-            if (t, n) not in finals:
-                return value(t + 1, n, a)
-            k = finals[t, n]
+            row = own.next[t, n, a]
+            if row <= len(own.valid):
+                return value(row, n, a)
+            k = row - len(own.valid) - 1
             return float(self.value(own.finals.observation[k, a], a, own.finals.memory[k, a] if remembered else None))
 
         with torch.no_grad():

@@ -91,7 +91,7 @@ def test_updates_are_those_of_the_paper(sac, width):
     where = group_spec(box, agents=1)
     one = sac(where, learning_rate=3e-3, gamma=0.9, tau=0.1, temperature={"start": 0.3}, batch_size=32)
     own = random_decisions(one)
-    own = dataclasses.replace(own, active=np.ones_like(own.valid), acting=np.ones_like(own.acting))
+    own = dataclasses.replace(own, valid=np.ones_like(own.valid))
     one.policy.net.out.weight.data *= 30  # so that actions differ
     for critic in one.critics:
         critic.target_flat.array[:] *= 1.3

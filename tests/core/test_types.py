@@ -65,12 +65,6 @@ def test_a_decision_is_closed_by_the_next_one_or_an_end():
     assert closed([0, 0], acting=[True]) == [0, 0]
 
 
-def test_closed_leaves_the_experience_alone():
-    own = experience([[0], [0]], acting=[False])
-    own.valid
-    assert not own.acting.any()
-
-
 def test_ends_are_either_kind():
     own = experience([[0, 0], [0, 0]], terminated=[(0, 1)], truncated=[(1, 0)])
     assert own.ends[:, 0].tolist() == [[False, True], [True, False]]

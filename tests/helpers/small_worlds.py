@@ -75,31 +75,33 @@ def joint(own, progress=0.0):
     return Joint({"team": own}, 1, progress)
 
 
-def played(reward, active=None, terminated=(), truncated=(), acting=None, observation=None, **fields):
-    """A rollout from plain lists: `reward` and `active` are [T][A] for one copy, ends are (t, a) pairs."""
-    reward = np.array(reward, np.float32)[:, None]  # [T, 1, A]
+def played(reward, active=None, terminated=(), truncated=(), acting=None, observation=None, copies=1, **fields):
+    """A rollout from plain lists: `reward` and `active` are [T][A] for every copy, ends are (t, a) pairs."""
+    reward = np.array(reward, np.float32)[:, None].repeat(copies, axis=1)  # [T, N, A]
     ends = []
     for pairs in (terminated, truncated):
         ends.append(np.zeros(reward.shape, bool))
         for t, a in pairs:
-            ends[-1][t, 0, a] = True
+            ends[-1][t, :, a] = True
     rows, _, agents = reward.shape
     given = {
         "action": np.zeros(reward.shape, np.int64),
         "log_prob": np.zeros(reward.shape, np.float32),
         "finals": Finals(np.zeros((0, 2), np.int64), np.zeros((0, agents, 3), np.float32)),
-        "episode": np.zeros((rows, 1), np.int64),
+        "episode": np.zeros((rows, copies), np.int64),
         **dict.fromkeys(("mask", "memory", "advice", "trace")),
     } | fields
     return Played(
         Row(
-            np.ones(reward.shape, bool) if active is None else np.array(active, bool)[:, None],
+            np.ones(reward.shape, bool) if active is None else np.array(active, bool)[:, None].repeat(copies, axis=1),
             *(given[name] for name in ("action", "log_prob", "mask", "advice", "trace")),
         ),
-        Seen(np.zeros((rows + 1, 1, agents, 3), np.float32) if observation is None else observation, given["memory"]),
-        Arrived(reward, np.broadcast_to(reward.mean(axis=2, keepdims=True), reward.shape), *ends),
+        Seen(
+            np.zeros((rows + 1, copies, agents, 3), np.float32) if observation is None else observation, given["memory"]
+        ),
+        Arrived(reward, np.repeat(reward.mean(axis=2, keepdims=True), agents, axis=2), *ends),
         given["finals"],
-        np.ones((1, agents), bool) if acting is None else np.array([acting], bool),
+        np.ones((copies, agents), bool) if acting is None else np.array([acting] * copies, bool),
         given["episode"],
     )
 

@@ -99,5 +99,5 @@ def iterate(runner, learner, count, first=1, steps=2):
     for iteration in range(first, first + count):
         rollout = runner.play(steps, iteration, 0.0)
         own = rollout.decisions["writers"]
-        metrics = learner.learn(own, Joint(rollout.experiences, iteration, 0.0), np.random.default_rng(iteration))
+        metrics = learner.learn(own, Joint(rollout.decisions, iteration, 0.0), np.random.default_rng(iteration))
     return metrics

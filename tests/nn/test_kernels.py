@@ -333,7 +333,7 @@ def test_whole_iterations_equal_autograd(parameters, central):
     fast, slow = pair({"parameters": parameters, "state_size": 6, "central_critic": central, "value_clip": 0.5})
     for iteration in range(3):
         own = random_rollout(slow, iteration, masked=True)
-        rows = generator(iteration).standard_normal((len(own.active) + 1, own.active.shape[1], 6), np.float32)
+        rows = generator(iteration).standard_normal((len(own.valid) + 1, own.valid.shape[1], 6), np.float32)
         state = StateRows(rows, generator(9).standard_normal((len(own.finals.at), 6), np.float32))
         joint = Joint({"team": own}, iteration, 0.1 * iteration, {}, state)
         found = [one.learn(own, joint, generator(iteration)) for one in (fast, slow)]

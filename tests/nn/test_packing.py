@@ -93,10 +93,11 @@ def two_groups():
     cut = np.array([[0, 1], [1, 0]])
     one = experience(
         np.zeros((2, 2)),
+        copies=2,
         observation=random.random((3, 2, 2, 3), np.float32),
         finals=Finals(cut, random.random((2, 2, 3), np.float32)),
     )
-    two = experience(np.zeros((2, 1)), observation=named(3, 2, 1), finals=Finals(cut, named(2, 1)))
+    two = experience(np.zeros((2, 1)), copies=2, observation=named(3, 2, 1), finals=Finals(cut, named(2, 1)))
     return agent_types, Joint({"a": one, "b": two}, 1, 0.0, agent_types)
 
 

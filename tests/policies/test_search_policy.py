@@ -486,7 +486,7 @@ def test_play_with_carried_trees_goes_on_the_same_after_save_and_load(options):
         left, right = (runner.play(6, iteration, 0.5).decisions["team"] for runner in (one, other))
         assert np.array_equal(left.action, right.action)
         for name, column in left.trace.items():
-            assert np.array_equal(column[left.active], right.trace[name][right.active])
+            assert np.array_equal(column[left.valid], right.trace[name][right.valid])
 
 
 def test_carried_trees_that_are_too_large_are_refused():

@@ -51,7 +51,6 @@ def test_a_team_shares_the_mean_step_by_step():
     assert shared[:, 0].tolist() == [[3, 3, 3], [0, 0, 0]]
     assert shared.dtype == np.float32
     assert own.reward[:, 0].tolist() == [[1, 2, 6], [3, -3, 0]]  # what is stored stays
-    shared += 1  # may be worked on
 
 
 # Risk measures -----------------------------------------------------------------------------------------

@@ -128,22 +128,17 @@ def decisions(runner, lengths, preference=None):
     found = []
     for iteration, steps in enumerate(lengths, 1):
         own = runner.play(steps, iteration).decisions["team"]
-        closed, reward = own.valid, preference.rewards(own)
-        for t, n, a in np.argwhere(closed):
-            gained, s, end = 0.0, t, ""
-            while True:
-                gained += float(reward[s, n, a])
-                end = "terminated" if own.terminated[s, n, a] else "truncated" if own.truncated[s, n, a] else ""
-                s += 1
-                if end or s == len(own.valid) or own.valid[s, n, a]:
-                    break
+        reward = preference.rewards(own)
+        for t, n, a in np.argwhere(own.valid):
+            gained = float(reward[t, n, a])
+            end = "terminated" if own.terminated[t, n, a] else "truncated" if own.truncated[t, n, a] else ""
             seen = tuple(own.observation[t, n, a].ravel().tolist())
             found.append((n, a, seen, int(own.action[t, n, a]), float(own.log_prob[t, n, a]), gained, end))
     return sorted(found)
 
 
 def still_open(runner):
-    return int(runner.pending["team"].active.sum())
+    return int(runner.opened["team"].row.active.sum())
 
 
 @pytest.mark.slow
@@ -181,10 +176,13 @@ def test_a_team_in_turns_shares_what_came_since_each_decision():
     world = Rounds(num_envs=1, agents=3, length=50)  # agent t mod 3 acts at tick t; agent a gets 100·a + t
     runner = Runner(world, actors((spec_in(world), Numbered())), seed=0)
     runner.play(5, 1)
-    own = runner.play(4, 2).decisions["team"]
+    opened = runner.opened["team"]
     # at tick 5 agent 2 acts: agents 0 and 1 decided at ticks 3 and 4, and the mean reward at tick t is 100 + t
-    assert own.reward[0, 0].tolist() == [3 + 4, 104, 0]
-    assert own.group_reward[0, 0].tolist() == [103 + 104, 104, 0]
+    assert opened.reward[0].tolist() == [3 + 4, 104, 0]
+    assert opened.group_reward[0].tolist() == [103 + 104, 104, 0]
+    own = runner.play(4, 2).decisions["team"]  # agent 0 decides again at tick 6, agent 1 at 7
+    assert own.reward[0, 0].tolist() == [3 + 4 + 5, 104 + 105 + 106, 0]
+    assert own.group_reward[0, 0].tolist() == [103 + 104 + 105, 104 + 105 + 106, 0]
 
 
 def test_every_decision_of_a_turn_based_world_is_counted_once():
@@ -219,8 +217,7 @@ def test_a_simultaneous_world_leaves_nothing_open_and_has_no_extra_row():
     runner = Runner(world, actors(random_seat(world)), seed=0)
     own = runner.play(40, 1).decisions["team"]
     assert len(own.valid) == 40
-    assert not runner.pending
-    assert np.array_equal(own.valid, own.valid)
+    assert not runner.opened
 
 
 # Memory ----------------------------------------------------------------------------------------------
@@ -279,7 +276,8 @@ def test_groups_see_and_act_for_their_own_agents():
     assert all(np.array_equal(one, np.tile(np.arange(4), (2, 1))) for one in world.played)
     own = rollout.decisions["many"]
     assert (own.observation[1:, :, :, 2] == [3, 0, 1]).all()
-    assert (own.reward[1:] // 100 == [3, 0, 1]).all()
+    ticks = np.diff(np.flatnonzero(own.valid[:, 0, 0]))[0]  # from one decision of agent 3 to its next one
+    assert own.reward[own.valid[:, 0, 0].argmax(), 0, 0] // 100 == 3 * ticks
     assert (own.finals.observation[..., 2] == [3, 0, 1]).all()
     assert len(own.finals.at) > 0
     # whoever was cut short, last observations are kept for the whole table, so that groups stay aligned
@@ -313,7 +311,7 @@ def test_a_part_of_a_kind_is_masked_as_itself():
         assert own.mask.shape == (31, 5, 1, 9)
         drawn = np.take_along_axis(own.mask, own.action[..., None], -1)[..., 0]
         assert drawn[own.valid].all()
-    assert (rollout.decisions["g0"].active[1:] ^ rollout.decisions["g1"].active[1:]).all()
+    assert not (rollout.decisions["g0"].valid & rollout.decisions["g1"].valid).any()
 
 
 # Episodes --------------------------------------------------------------------------------------------
@@ -365,9 +363,26 @@ def test_merged_shards_equal_the_shards_apart(agent_type):
     both = merge(parts)
     for shard, part in enumerate(parts):
         num_envs = slice(2 * shard, 2 * shard + 2)
-        for field in ("observation", "action", "log_prob", "reward", "active", "terminated", "truncated"):
+        for field in (
+            "observation",
+            "action",
+            "log_prob",
+            "reward",
+            "group_reward",
+            "valid",
+            "terminated",
+            "truncated",
+        ):
             assert np.array_equal(getattr(both, field)[:, num_envs], getattr(part, field))
-        assert np.array_equal(both.acting[num_envs], part.acting)
+        steps, ends = (
+            len(part.valid),
+            np.isin(
+                np.arange(len(both.finals.at)),
+                np.flatnonzero(np.isin(both.finals.at[:, 1], [2 * shard, 2 * shard + 1])),
+            ),
+        )
+        offset = int(ends.argmax()) if ends.any() else 0
+        assert np.array_equal(both.next[:, num_envs] - offset * (both.next[:, num_envs] > steps), part.next)
         here = np.isin(both.finals.at[:, 1], [2 * shard, 2 * shard + 1])
         assert np.array_equal(both.finals.at[here] - [0, 2 * shard], part.finals.at)
         assert np.array_equal(both.finals.observation[here], part.finals.observation)
@@ -407,7 +422,7 @@ def test_the_first_rollout_of_turns_begins_with_an_empty_row():
     own = Runner(world, actors(random_seat(world)), seed=0).play(4, 1).decisions["team"]
     assert len(own.valid) == 5
     assert not own.valid[0].any()
-    assert own.valid[1:].any(axis=2).all()
+    assert own.valid[1:3].any(axis=2).all()
 
 
 def test_greedy_runners_ask_for_greedy_play():

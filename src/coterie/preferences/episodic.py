@@ -50,7 +50,7 @@ class EpisodeReturns:
         ), metrics
 
     def returns(self, decisions: Decisions) -> Array:
-        """Return the returns of episodes at the steps where they end, `[T, N, A]`; 0 elsewhere."""
+        """Returns of episodes since the agent's first decision, at its last decision `[T, N, A]`; 0 elsewhere."""
         running = np.zeros(decisions.valid.shape[1:]) if self.running is None else self.running.copy()
         found = np.zeros(decisions.reward.shape)
         for t, over in enumerate(decisions.ends):
