@@ -192,7 +192,7 @@ class Played(NamedTuple):
         n, a = np.indices(open_now.shape)
         at = np.where(open_now, latest, 0)
         row, seen = Row(*trees.take(self.row, at, n, a)), Seen(*trees.take(self.seen, at, n, a))
-        if remembered is not None:  # agents that left nothing open go on from what they remember now
+        if remembered is not None and seen.memory is not None:  # others go on from what they remember now
             now = np.where(ends[-1][..., None], np.float32(0), remembered[-1])
             seen = seen._replace(memory=np.where(open_now[..., None], seen.memory, now))
         gained = (
