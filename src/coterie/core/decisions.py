@@ -56,7 +56,7 @@ class Decisions:
         return self.terminated | self.truncated
 
     def at_next(self, rows: Array, finals: Array) -> Array:
-        """What belongs to the next observation of each decision, of `rows [T+1, N, A, …]` and `finals [K, A, …]`."""
+        """Entries of `rows [T+1, N, A, …]` and `finals [K, A, …]` for what each decision's agent sees next."""
         width = self.next.shape[1] * self.next.shape[2]
         flat = rows.reshape(-1, *rows.shape[3:])
         found = flat[np.minimum(self.next, len(rows) - 1) * width + np.arange(width).reshape(self.next.shape[1:])]

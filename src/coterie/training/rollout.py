@@ -31,7 +31,7 @@ from coterie.core.types import (
 
 
 class Row(NamedTuple):
-    """What one group saw and decided at one step, `[N, A, …]`; in a buffer `[T, N, A, …]`."""
+    """One group's decisions at one step, `[N, A, …]`; in a buffer `[T, N, A, …]`."""
 
     active: Array  # bool: the agent decided
     action: Array
@@ -42,14 +42,14 @@ class Row(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """What there is of the last time step, too: `[N, A, …]`; in a buffer `[T+1, N, A, …]`."""
+    """Observations and memory, which the last time step has too: `[N, A, …]`; in a buffer `[T+1, N, A, …]`."""
 
     observation: Tree
     memory: Array | None
 
 
 class Arrived(NamedTuple):
-    """What followed each step, `[T, N, A]`."""
+    """Rewards and ends that followed each step, `[T, N, A]`."""
 
     reward: Array  # float32
     group_reward: Array  # float32: the mean over the group
@@ -133,7 +133,7 @@ class RolloutBuffer:
             self.finals.append(Finals(index, last, None if memory is None else memory[cut]))
 
     def finish(self, agent_step: AgentStep, memory: Array | None, episode: Array) -> Played:
-        """What was played until the present step; `episode` as in `Decisions`."""
+        """The rollout until the present step; `episode` as in `Decisions`."""
         pick = picker(self.group_spec)
         trees.assign(self.seen, -1, Seen(map_tree(pick, agent_step.observation), memory))
         none = Finals(np.zeros((0, 2), np.int64), *map_tree(lambda a: a[0, :0], self.seen))

@@ -72,7 +72,7 @@ def join_episodes(parts: Sequence[Episodes]) -> Episodes:
 
 @dataclass(frozen=True)
 class Rollout:
-    """What one shard played in one iteration."""
+    """The decisions and episodes of one shard in one iteration."""
 
     decisions: Mapping[str, Decisions]  # by group
     episodes: Episodes

@@ -1,4 +1,4 @@
-"""What learners need to change a language model: one set of weights, its optimiser, and parts that fit into memory."""
+"""Training of a language model: one set of its weights, their optimiser, and updates in parts that fit into memory."""
 
 from __future__ import annotations
 
