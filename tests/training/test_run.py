@@ -6,12 +6,14 @@ import logging
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 from coterie.config import schema
 from coterie.core.types import CoterieError
 from coterie.training import checkpoint
 from coterie.training.run import Run, write_text
+from helpers.crashes import crash_points, crashed, operations
 from helpers.run import environment, files, train
 
 
@@ -258,6 +260,72 @@ def test_damaged_records_and_summaries_are_named(run):
     run.summary_file.write_text("{")
     with pytest.raises(CoterieError, match=r"summary\.json' is damaged"):
         run.summary()
+
+
+SAVES = {  # the step that is saved over steps 10 and 20: a new one, or once more the newest, as after a resume
+    f"{what}, keep {keep}": (step, keep) for keep in (1, 2) for what, step in (("next step", 30), ("same step", 20))
+}
+
+
+@pytest.mark.parametrize("loses", [False, True], ids=["killed", "power cut"])
+@pytest.mark.parametrize("case", SAVES)
+def test_at_every_crash_point_of_a_save_the_newest_complete_checkpoint_is_there(tmp_path, caplog, case, loses):
+    """Best policies and everything else are saved, old checkpoints are deleted; each operation may be the last one."""
+    step, keep = SAVES[case]
+
+    def prepared(place):
+        run = Run.create(place, schema.load("gridworld-cooperative"))
+        for earlier in (10, 20):
+            save_all(run, earlier, keep, "old")
+        return run
+
+    def save_all(run, step, keep, saved="new"):
+        checkpoint.save(run.checkpoint_path(step, "best"), {"env_steps": step, "saved": saved})
+        run.save_checkpoint(state(step, step) | {"saved": saved, "weights": np.arange(5.0)}, keep)
+
+    whole = prepared(tmp_path / "whole")
+    done = operations(lambda: save_all(whole, step, keep))
+    (complete,) = (n for n, (name, to) in enumerate(done, 1) if (name, to) == ("rename", f"step-{step:012d}"))
+    points = crash_points(done)
+    assert len(points) > 50
+    for number, (at, moment) in enumerate(points):
+        run = prepared(tmp_path / str(number))
+        crashed(lambda run=run: save_all(run, step, keep), at, moment, loses)
+        newest = run.newest(run.steps())
+        is_new = at > complete or (at == complete and moment == "after")
+        assert (newest["env_steps"], newest["saved"]) == ((step, "new") if is_new else (20, "old")), done[at - 1]
+        run.cut(newest["env_steps"])
+        assert run.newest(run.steps())["saved"] == newest["saved"]
+        assert run.load_checkpoint("best")["env_steps"] == newest["env_steps"]
+        save_all(run, step, keep)  # the resumed run comes to the same step
+        assert run.newest(run.steps())["saved"] == "new"
+        assert run.steps() == whole.steps()
+        assert run.steps("best") == whole.steps("best")
+        assert not list(run.checkpoints.glob(".*"))
+    assert not caplog.text  # nothing looked damaged on the way
+
+
+def test_a_kill_while_a_run_is_cut_leaves_it_as_good_as_before(tmp_path):
+    """A run falls back on an older checkpoint, is killed while it removes what came later, and does so again."""
+
+    def prepared(place):
+        run = Run.create(place, schema.load("gridworld-cooperative"))
+        for step in (10, 20, 30):
+            keep_best(run, step)
+            run.save_checkpoint(state(step, step), 3)
+        damage(run, 30)
+        run.metrics_file.write_text("".join(f'{{"env_steps": {step}}}\n' for step in (10, 20, 30)))
+        return run
+
+    whole = prepared(tmp_path / "whole")
+    for number, (at, moment) in enumerate(crash_points(operations(lambda: whole.cut(20)))):
+        run = prepared(tmp_path / str(number))
+        crashed(lambda run=run: run.cut(20), at, moment)
+        assert run.newest(run.steps())["env_steps"] == 20
+        run.cut(20)
+        assert (run.steps(), run.steps("best")) == ([10, 20], [10, 20])
+        assert [record["env_steps"] for record in run.metrics()] == [10, 20]
+        assert not list(run.path.rglob(".*"))
 
 
 # Cutting ------------------------------------------------------------------------------------------------

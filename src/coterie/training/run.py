@@ -130,7 +130,7 @@ class Run:
 
     def steps(self, prefix: str = "step") -> list[int]:
         """Steps at which complete checkpoints exist, oldest first."""
-        names = (path.name.removeprefix(f"{prefix}-") for path in self.checkpoints.glob(f"{prefix}-*"))
+        names = (name.removeprefix(f"{prefix}-") for name in checkpoint.found(self.checkpoints, f"{prefix}-"))
         return sorted(int(name) for name in names if STEP.fullmatch(name))
 
     def checkpoint_path(self, step: int, prefix: str = "step") -> Path:
@@ -164,23 +164,22 @@ class Run:
         """Save a full checkpoint, then delete old ones; each kept one keeps the best policies of its time."""
         checkpoint.save(self.checkpoint_path(state["env_steps"]), state)
         for step in self.steps()[:-keep]:
-            shutil.rmtree(self.checkpoint_path(step))
+            checkpoint.remove(self.checkpoint_path(step))
         best = self.steps("best")  # each better than those before it
         needed = {max((b for b in best if b <= step), default=-1) for step in self.steps()}
         for step in best:
             if step not in needed:
-                shutil.rmtree(self.checkpoint_path(step, "best"))
+                checkpoint.remove(self.checkpoint_path(step, "best"))
 
     def cut(self, step: int) -> None:
         """Remove everything after a step: records, best policies, damaged and half-written checkpoints."""
         kept = [json.dumps(r) for r in self.metrics() if r["env_steps"] <= step]
         write_text(self.metrics_file, "".join(f"{line}\n" for line in kept))
+        checkpoint.settle(self.checkpoints)
         for prefix in ("step", "best"):
             for later in self.steps(prefix):
                 if later > step:
-                    shutil.rmtree(self.checkpoint_path(later, prefix))
-        for unfinished in self.checkpoints.glob(".*.tmp"):
-            shutil.rmtree(unfinished)
+                    checkpoint.remove(self.checkpoint_path(later, prefix))
         for video in self.videos():
             if int(video.stem.split("-")[1]) > step:
                 video.unlink()
