@@ -7,7 +7,7 @@ import pytest
 
 from coterie.config import schema
 from coterie.core.types import CoterieError
-from coterie.studies.compare import runs
+from coterie.studies.compare import runs, show
 from helpers.compare import FAST, SLOW, compared, fabricate, labels
 from helpers.run import ODD, train, written
 
@@ -188,6 +188,23 @@ def test_the_same_run_under_two_names_is_refused(coterie_, tmp_path):
     assert code == 1
     assert f"'{tmp_path / 'a'}' and '{tmp_path / 'b'}' have the same settings and seed" in err
     assert coterie_("compare", tmp_path / "a", tmp_path / "b", "--by", "argument")[0] == 0
+
+
+def test_evaluations_that_cannot_be_read_are_left_out_of_curves(tmp_path, caplog):
+    made = [fabricate(tmp_path / str(seed), f"seed={seed}", curve=(0.0, 4.0, 5.0, 8.0)) for seed in range(3)]
+    cut, unknown, untimed = (run.metrics_file.read_text().splitlines() for run in made)
+    cut[1] = cut[1][:20]
+    unknown[2] = unknown[2].replace("5.0", "NaN")
+    untimed[3] = untimed[3].replace("wall_s", "clock")
+    for run, lines in zip(made, (cut, unknown, untimed), strict=True):
+        run.metrics_file.write_text("\n".join(lines) + "\n")
+    read = [runs.read_run("", run, "best", None).curve for run in made]
+    assert [one.steps.tolist() for one in read] == [[0, 200, 300], [0, 100, 300], [0, 100, 200, 300]]
+    assert compared(*(run.path for run in made)).standings[0].seeds == 3
+    assert len(caplog.records) == 3
+    numbers = show.to_dict(compared(*(run.path for run in made)))["variants"][0]["curves"]
+    assert numbers["steps"]["at"][-1] == 300
+    assert numbers["wall"]["at"][-1] == 2
 
 
 def test_damaged_runs_are_named(coterie_, tmp_path):

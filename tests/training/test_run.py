@@ -91,16 +91,6 @@ def test_copies_that_people_make_are_no_checkpoints_and_no_videos(run):
     assert (run.checkpoints / "best-old").is_dir()
 
 
-@pytest.mark.parametrize("record", [b"\xff\xfe}", b"{]}", b'{"reward": 1}'])
-def test_damaged_records_are_a_sentence_and_stay(run, record):
-    lines = b'{"env_steps": 0}\n' + record + b'\n{"env_steps": 64}\n'
-    run.metrics_file.write_bytes(lines)
-    for read in (run.metrics, lambda: run.cut(0)):
-        with pytest.raises(CoterieError, match=r"metrics\.jsonl' is damaged"):
-            read()
-    assert run.metrics_file.read_bytes() == lines
-
-
 def test_a_run_is_never_written_over(tmp_path, run):
     with pytest.raises(CoterieError, match=r"already holds a run; choose another --out, or 'coterie resume"):
         Run.create(run.path, schema.load("gridworld-cooperative"))
@@ -238,25 +228,19 @@ def test_what_a_kill_left_half_written_is_ignored_and_cleaned(run):
     assert sorted(p.name for p in run.checkpoints.iterdir()) == ["best-000000000000", "step-000000000000"]
 
 
-def test_metrics_continue_after_the_records_that_a_reader_has(tmp_path, monkeypatch):
+def test_metrics_continue_after_the_records_that_a_reader_has(tmp_path):
     run = Run.create(tmp_path / "run", schema.load("gridworld-cooperative"))
     assert run.metrics(after=3) == []
-    run.metrics_file.write_text('{"env_steps": 1}\n{"env_steps": 2}\n{"env_st')
+    run.metrics_file.write_text('{"env_steps": 1}\n{]}\n{"env_steps": 2}\n{"env_st')
     seen = run.metrics()
     assert [record["env_steps"] for record in seen] == [1, 2]
     assert run.metrics(after=len(seen)) == []
     with open(run.metrics_file, "a") as file:
         file.write('eps": 3}\n{"env_steps": 4}\n')
-    parsed, loads = [], json.loads
-    monkeypatch.setattr(json, "loads", lambda text: parsed.append(text) or loads(text))
     assert [record["env_steps"] for record in run.metrics(after=len(seen))] == [3, 4]
-    assert len(parsed) == 2  # the first ones are not parsed again
 
 
-def test_damaged_records_and_summaries_are_named(run):
-    run.metrics_file.write_text('{"iteration": }\n')
-    with pytest.raises(CoterieError, match=r"metrics\.jsonl' is damaged: Expecting value"):
-        run.metrics()
+def test_a_damaged_summary_is_named(run):
     run.summary_file.write_text("{")
     with pytest.raises(CoterieError, match=r"summary\.json' is damaged"):
         run.summary()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import logging
 import re
@@ -17,6 +16,7 @@ from coterie.core.files import replacing
 from coterie.core.types import CoterieError, State
 from coterie.training import checkpoint
 from coterie.training.data_frames import data_frame
+from coterie.training.records import Records, lines_until, read_records
 
 log = logging.getLogger("coterie")
 STEP = re.compile(r"\d{12,}")  # in the names of checkpoints and videos; copies of people have others
@@ -97,19 +97,16 @@ class Run:
         write_text(self.config_file, configs.to_yaml(settings))
 
     def metrics(self, after: int = 0) -> list[dict[str, Any]]:
-        """The records so far, without the first `after`, which are not parsed.
+        """The records so far, without the first `after`.
 
         A reader that polls a run passes the number of records that it already has. Records are only appended; `cut`
         (a resumed run) removes the last ones, so a reader must start anew when a run is resumed.
         """
-        if not self.metrics_file.exists():
-            return []
-        with open(self.metrics_file, "rb") as file:
-            complete = (line for line in map(bytes.rstrip, file) if line.endswith(b"}"))  # a kill may cut the last line
-            found = [_parsed(line, self.metrics_file) for line in itertools.islice(complete, after, None)]
-        if any("env_steps" not in record for record in found):
-            raise CoterieError(f"'{self.metrics_file}' is damaged: a record has no 'env_steps'")
-        return found
+        return self.records().rows[after:]
+
+    def records(self) -> Records:
+        """The records so far, and where lines between them are damaged."""
+        return read_records(self.metrics_file)
 
     def to_pandas(self) -> Any:
         """The records as a data frame, one row for each."""
@@ -173,8 +170,8 @@ class Run:
 
     def cut(self, step: int) -> None:
         """Remove everything after a step: records, best policies, damaged and half-written checkpoints."""
-        kept = [json.dumps(r) for r in self.metrics() if r["env_steps"] <= step]
-        write_text(self.metrics_file, "".join(f"{line}\n" for line in kept))
+        with replacing(self.metrics_file) as file:
+            file.write(lines_until(self.metrics_file, step))
         checkpoint.settle(self.checkpoints)
         for prefix in ("step", "best"):
             for later in self.steps(prefix):

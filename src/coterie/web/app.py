@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import math
 from html import escape
 from importlib.resources import files
 from pathlib import Path
@@ -114,7 +115,7 @@ class Pages:
                 "state": state,
                 "steps": last["env_steps"],
                 "total_steps": run.config().train.total_steps,
-                "seconds": last["wall_s"],
+                "seconds": last["wall_s"] if math.isfinite(last["wall_s"]) else 0.0,
                 "files": shown_files(run),
                 "scores": "".join(scores_section.report_section([run])),
                 "charts": [interactive.to_dict(chart) for chart in curves.charts([run])] if records else [],

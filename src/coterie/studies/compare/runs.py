@@ -29,7 +29,7 @@ class Curve:
     """Evaluations during training, on validation episodes."""
 
     steps: Array  # [T] environment steps
-    wall: Array  # [T] seconds since step 0 was evaluated
+    wall: Array  # [T] seconds since step 0 was evaluated; NaN where they were not recorded
     value: Array  # [T] mean return
 
 
@@ -136,11 +136,12 @@ def read_run(argument: str, run: Run, scored: str, group: str | None) -> RunResu
 def read_curve(run: Run, groups: Sequence[str]) -> Curve:
     """The run's evaluations, averaged over groups."""
     names = [f"{group}/eval/return_mean" for group in groups]
-    points = [(r["env_steps"], r["wall_s"], np.mean([r[n] for n in names])) for r in run.metrics() if names[0] in r]
+    read = [(r["env_steps"], r["wall_s"], np.mean([r.get(n, np.nan) for n in names])) for r in run.metrics()]
+    points = [point for point in read if np.isfinite(point[2])]
     if not points:
         raise CoterieError(f"'{run.path}' has no evaluations in its metrics.jsonl")
     steps, wall, returns = np.array(points, float).T
-    return Curve(steps, wall - wall[0] if steps[0] == 0 else wall, returns)
+    return Curve(steps, wall - wall[0] if steps[0] == 0 and np.isfinite(wall[0]) else wall, returns)
 
 
 def compared_settings(config: configs.Config) -> dict[str, Any]:
