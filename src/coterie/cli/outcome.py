@@ -41,6 +41,8 @@ def print_outcome(run: Run, one_of_many: bool = False) -> bool:
     print_results(rows | summary["baselines"])
     if "best_reason" in summary and not nobody_learns(run):  # not in runs of 0.1
         print(f"best     step {summary['best_step']:,}: {summary['best_reason']}")
+    for words in run.history().described():
+        print(f"changed  {words}")
     print(f"run      {run.path}")
     videos = run.videos()[-1:]
     report = run.path / "report.html"
@@ -137,7 +139,7 @@ def print_sweep(runs: Sequence[Run], out: str | None) -> None:
     if len(finished) < 2:
         return
     configs = [run.config() for run, _ in finished]
-    labels = make_labels([""] * len(configs), [compared_settings(config) for config in configs])
+    labels = make_labels([""] * len(configs), [compared_settings(run) for run, _ in finished])
     several = len({config.seed for config in configs}) > 1
     rows = []
     for label, config, (_, summary) in zip(labels, configs, finished, strict=True):

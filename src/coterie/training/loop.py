@@ -316,12 +316,13 @@ class Training:
 
     def restore(self, state: State) -> None:
         """Return to a full checkpoint."""
-        settings, shards = self.config.train, state["shards"]
-        num_envs = sum(len(shard["tally"]["length"]) for shard in shards)
-        if (num_envs, len(shards)) != (settings.num_envs, settings.shards):
-            raise ConfigError(
-                f"train: this run has num_envs={num_envs} and shards={len(shards)}; they cannot change on resume"
-            )
+        settings, shards = self.config.train, state["shards"]  # None: a fork begins its episodes anew
+        if shards is not None:
+            num_envs = sum(len(shard["tally"]["length"]) for shard in shards)
+            if (num_envs, len(shards)) != (settings.num_envs, settings.shards):
+                raise ConfigError(
+                    f"train: this run has num_envs={num_envs} and shards={len(shards)}; they cannot change on resume"
+                )
         self.iteration, self.env_steps, self.wall = state["iteration"], state["env_steps"], state["wall_s"]
         self.best.load(state)
         self.step_0 = state["step_0"]
@@ -341,7 +342,8 @@ class Training:
             with fitting(path):
                 for part, held in zip(group.actor.parts(), state["actors"][group.name], strict=True):
                     part.load(held)
-        self.workers.load(shards)
+        if shards is not None:
+            self.workers.load(shards)
         self.surplus = {}
         now = {name: advice_counts(counters) for name, counters in self.counters().items()}
         self.advice = state.get("advice", {})  # not in checkpoints of 0.2
@@ -411,7 +413,7 @@ def train_until_end(
         else:
             training.restore(state)  # a config that does not fit is refused before any file is changed
         run.cut(-1 if state is None else training.env_steps)
-        run.write_config(config)
+        run.write_config(config, 0 if state is None else training.env_steps)
         note_start(run, resumed=state is not None)
         if config.train.video:
             warn_undrawable(config.world)
@@ -469,6 +471,8 @@ def loop(
             training.score_step_0()
             record(training.validate())
         except Interrupted:
+            if training.run.steps():  # of a fork, which goes on from there
+                return {"finished": False, "env_steps": training.env_steps}
             raise Interrupted("stopped before the first checkpoint; nothing is kept") from None
         training.save()
     wall_before = training.wall

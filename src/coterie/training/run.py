@@ -16,6 +16,7 @@ from coterie.core.files import replacing
 from coterie.core.types import CoterieError, State
 from coterie.training import checkpoint
 from coterie.training.data_frames import data_frame
+from coterie.training.history import HISTORY, History, Period, read_history, to_json
 from coterie.training.records import Records, lines_until, read_records
 
 log = logging.getLogger("coterie")
@@ -86,15 +87,33 @@ class Run:
         for file in (
             self.metrics_file,
             self.config_file,
-            *(self.path / n for n in (PROVENANCE, LOCK, "tracking.json")),
+            *(self.path / n for n in (HISTORY, PROVENANCE, LOCK, "tracking.json")),
         ):
             file.unlink(missing_ok=True)
         if not any(self.path.iterdir()):
             self.path.rmdir()
 
-    def write_config(self, settings: configs.Config) -> None:
-        """Write the resolved config atomically."""
+    def write_config(self, settings: configs.Config, step: int = 0, history: History | None = None) -> None:
+        """Write the resolved config, which holds from this step on, and before it the run's history.
+
+        The history is that of this run, or the given one.
+        """
+        before = self.known_history() if history is None else history
+        after = before.continued(step, configs.to_dict(settings))
+        if after != before or history is not None:
+            write_text(self.path / HISTORY, to_json(after))
         write_text(self.config_file, configs.to_yaml(settings))
+
+    def history(self) -> History:
+        """What the run was trained with, and which run it continues."""
+        return read_history(self.path)
+
+    def known_history(self) -> History:
+        """The history; of a run that has none, its present config is all that is known."""
+        found = self.history()
+        if found.periods or not self.config_file.exists():
+            return found
+        return History((Period(0, configs.to_dict(self.config())),), found.parent)
 
     def metrics(self, after: int = 0) -> list[dict[str, Any]]:
         """The records so far, without the first `after`.
@@ -182,6 +201,17 @@ class Run:
                 video.unlink()
                 video.with_suffix(".mp4").unlink(missing_ok=True)
         self.summary_file.unlink(missing_ok=True)
+
+
+def refuse_own_policies(run: Run, settings: configs.Config) -> None:
+    """Refuse a group that would play with its own policy of the same run: there would be none any more."""
+    for name, group in settings.groups.items():
+        chosen = group.policy
+        if not isinstance(chosen, configs.SeatedRun) or (chosen.group or name) != name:
+            continue
+        if Path(chosen.run).resolve() == run.path.resolve():
+            cure = "name another run or group"
+            raise configs.ConfigError(f"groups.{name}.policy: '{name}' would play with its own policy; {cure}")
 
 
 def nobody_learns(run: Run) -> bool:

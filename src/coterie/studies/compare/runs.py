@@ -21,6 +21,7 @@ from coterie.training import run_index
 from coterie.training.run import Run, number
 
 ARGUMENT = "argument"  # in place of a setting: every argument of the command is a variant
+CHANGED = "changed"  # in place of a setting: what changed while the run trained, in words
 NOT_COMPARED = configs.WITHOUT_EFFECT | {"schema", "experiment", "seed"}
 
 
@@ -41,7 +42,7 @@ class RunResult:
     argument: str  # of the command, under which it was found
     experiment: str
     seed: int
-    settings: dict[str, Any]  # path -> value, those that can change a result
+    settings: dict[str, Any]  # path -> value, those that can change a result; CHANGED where they did on the way
     score: float  # of the chosen checkpoint on held-out episodes
     last: float  # of the last policies on the same episodes
     baselines: dict[str, float]  # random play, step 0 and, where there is one, the expert, on the same episodes
@@ -123,7 +124,7 @@ def read_run(argument: str, run: Run, scored: str, group: str | None) -> RunResu
         argument,
         settings.experiment,
         settings.seed,
-        compared_settings(settings),
+        compared_settings(run),
         score("evaluation" if scored == "best" else "last"),
         score("last"),
         baselines | {name: score("baselines", name) for name in summary["baselines"]},
@@ -144,9 +145,14 @@ def read_curve(run: Run, groups: Sequence[str]) -> Curve:
     return Curve(steps, wall - wall[0] if steps[0] == 0 and np.isfinite(wall[0]) else wall, returns)
 
 
-def compared_settings(config: configs.Config) -> dict[str, Any]:
-    """The settings that distinguish runs, as path -> value: all that can change a result, without the seed."""
-    return {k: v for k, v in flatten(configs.to_dict(config)).items() if k not in NOT_COMPARED}
+def compared_settings(run: Run) -> dict[str, Any]:
+    """The settings that distinguish runs, as path -> value: all that can change a result, without the seed.
+
+    A run whose settings changed on the way is another variant than one that had its last settings from the beginning.
+    """
+    found = {k: v for k, v in flatten(configs.to_dict(run.config())).items() if k not in NOT_COMPARED}
+    changed = "; ".join(run.history().described())
+    return found | ({CHANGED: changed} if changed else {})
 
 
 def flatten(nested: dict[str, Any], path: str = "") -> dict[str, Any]:
@@ -287,6 +293,8 @@ def _as_overrides(settings: dict[str, Any], keys: Sequence[str], one_group: bool
     for key in keys:
         if key == ARGUMENT:
             words.append(settings[key])
+        elif key == CHANGED:
+            words += [f"({settings[key]})"] if key in settings else []
         elif key in settings:
             parts = key.split(".")
             hidden = {"groups": 2 if one_group else 1, "world": 1}.get(parts[0], 0)
