@@ -19,6 +19,27 @@ def test_runs_that_differ_in_their_seed_are_one_variant(sweep):
     assert [[run.seed for run in one.variant.runs["gridworld"]] for one in found.standings] == [[0, 1, 2, 3]] * 2
 
 
+def test_a_run_whose_settings_changed_on_the_way_is_a_variant_of_its_own(tmp_path, coterie_):
+    """Neither those of its last settings nor those of its first are like it."""
+    made = [fabricate(tmp_path / str(seed), f"seed={seed}", SLOW) for seed in range(3)]
+    fabricate(tmp_path / "fast", "seed=3", FAST)
+    made[1].write_config(made[1].config([FAST]), 100)
+    made[2].write_config(made[2].config(["train.workers=2"]), 100)
+    words = "from step 100: learner.learning_rate 0.001 → 0.01"
+    found = compared(tmp_path)
+    assert labels(found) == [
+        "gridworld-cooperative learner.learning_rate=0.001",
+        f"gridworld-cooperative learner.learning_rate=0.01 ({words})",
+        "gridworld-cooperative learner.learning_rate=0.01",
+    ]
+    assert [one.seeds for one in found.standings] == [2, 1, 1]
+    told = [note for note in show.notes(found, "best", []) if "changed on the way" in note]
+    assert told == [f"changed on the way: {made[1].path} {words}"]
+    assert {row["run"]: row["changed"] for row in show.as_rows(found)}[str(made[1].path)] == words
+    together = compared(tmp_path, by=["groups.team.policy.name"])  # what distinguishes variants can be named
+    assert [one.seeds for one in together.standings] == [4]
+
+
 def test_settings_without_effect_tell_nobody_apart(tmp_path):
     fabricate(tmp_path / "a", "seed=0", "train.workers=2", "train.video=false", "experiment=mine")
     fabricate(tmp_path / "b", "seed=1", "train.keep_checkpoints=7")

@@ -117,6 +117,16 @@ def test_a_run_that_trains_grows(client, folder):
         run_index.delete(run)
 
 
+def test_settings_that_changed_on_the_way_are_told(client, folder):
+    run = train(folder / "mixed", "train.total_steps=64")
+    try:
+        assert "from step" not in client.get("/run/mixed").text
+        run.write_config(run.config(["groups.team.learner.learning_rate=0.5"]), 32)
+        assert "from step 32: learner.learning_rate" in client.get("/run/mixed").text
+    finally:
+        run_index.delete(run)
+
+
 def test_one_damaged_run_does_not_hide_the_others(client, folder):
     whole, made = folder / "sweep" / "first run", []
     damage = {
