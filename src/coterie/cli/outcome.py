@@ -16,6 +16,7 @@ HEAD = ["policy", "group", "return", "95% interval", "length", "success"]
 
 def print_outcome(run: Run, one_of_many: bool = False) -> bool:
     """Print a run's scores and files (`one_of_many`: inside its directory); False when a signal stopped it early."""
+    from coterie.studies.columns import fold
     from coterie.training import mp4
     from coterie.training.run import nobody_learns
     from coterie.training.times import duration, times
@@ -34,15 +35,18 @@ def print_outcome(run: Run, one_of_many: bool = False) -> bool:
     last = summary.get("best_rule") == "last"  # runs of earlier versions do not say
     rows = {f"trained ({'last' if last else 'best'})": summary["evaluation"]}
     rows |= {"trained, drawn": summary["drawn"]} if "drawn" in summary else {}
-    rows |= {"step 0": summary["step_0"]}
-    rows |= {"step 0, drawn": summary["step_0"]["drawn"]} if "drawn" in summary["step_0"] else {}
+    start = f"step {summary['step_0'].get('env_steps', 0):,}"  # of a fork, where it began
+    rows |= {start: summary["step_0"]}
+    rows |= {f"{start}, drawn": summary["step_0"]["drawn"]} if "drawn" in summary["step_0"] else {}
     if nobody_learns(run):  # all evaluations have the same players
         rows = {"players": summary["evaluation"]}
     print_results(rows | summary["baselines"])
     if "best_reason" in summary and not nobody_learns(run):  # not in runs of 0.1
         print(f"best     step {summary['best_step']:,}: {summary['best_reason']}")
+    for words in summary.get("worse", []):
+        print("\n".join(fold(f"worse    {words}")))
     for words in run.history().described():
-        print(f"changed  {words}")
+        print("\n".join(fold(f"changed  {words}")))
     print(f"run      {run.path}")
     videos = run.videos()[-1:]
     report = run.path / "report.html"

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from coterie.config.schema import Config, ConfigError, GroupConfig, SeatedRun, leaves, to_dict
+from coterie.config.schema import Config, ConfigError, leaves, to_dict
 from coterie.core import seeding
 from coterie.core.group import Actor, Group, GroupSpec, Learner, Policy, WeighsAdvice
 from coterie.core.types import (
@@ -67,6 +67,7 @@ from coterie.training.plans import write_plans
 from coterie.training.provenance import locked, note_start
 from coterie.training.run import Run, write_text
 from coterie.training.runner import Episodes
+from coterie.training.shortfall import begins_trained, goes_on, shortfalls
 from coterie.training.video import warn_undrawable
 
 log = logging.getLogger("coterie")
@@ -104,7 +105,8 @@ class Training:
                 self.weighing[group.name] = group.actor.advisor
         self.window = settings.stop.episodes if settings.stop else RECENT
         self.iteration, self.env_steps, self.wall = 0, 0, 0.0
-        self.best = Best(settings.best, self.learning or [group.name for group in self.groups])
+        counted = self.learning or [group.name for group in self.groups]
+        self.best = Best(settings.best, counted, begins_trained(config))
         self.score = -np.inf  # of the latest validation
         self.validations, self.said_slow = 0, False  # the first one compiles: it says little about later ones
         self.recent: dict[str, deque[float]] = {g.name: deque(maxlen=self.window) for g in self.groups}
@@ -210,8 +212,10 @@ class Training:
         return taught or not needs_play(config) or any(map(goes_on, config.groups.values()))
 
     def score_step_0(self) -> None:
-        """Score the untrained policies on held-out episodes."""
+        """Score the policies that training begins with on held-out episodes."""
         self.step_0 = self.evaluate("evaluate").to_dict()
+        if self.env_steps:  # a fork that plays another world, or other episodes, than its parent
+            self.step_0["env_steps"] = self.env_steps
         if self.scores_drawn:
             self.step_0["drawn"] = self.evaluate("evaluate", greedy=False).to_dict()
 
@@ -536,6 +540,8 @@ def finish(training: Training, speed: float) -> dict[str, Any]:
     }
     if "drawn" in training.step_0:
         summary["drawn"] = training.evaluate("evaluate", greedy=False).to_dict()
+    if worse := fallen_short(training, summary):
+        summary["worse"] = worse
     unanswered = count_unanswered(training.reports())
     summary |= {"unanswered": unanswered} if unanswered else {}
     write_text(run.summary_file, json.dumps(summary, indent=2) + "\n")
@@ -550,9 +556,13 @@ def finish(training: Training, speed: float) -> dict[str, Any]:
     return {"finished": True} | summary
 
 
-def goes_on(group: GroupConfig) -> bool:
-    """Whether a group learns from the weights of an earlier run on."""
-    return group.learner is not None and (isinstance(group.policy, SeatedRun) or group.start is not None)
+def fallen_short(training: Training, summary: dict[str, Any]) -> list[str]:
+    """Sentences about groups that training made worse; none about opponents, and where nobody learns."""
+    if not training.learning or training.best.constant_sum or training.best.opposed:
+        return []
+    names = [f"{name}/eval/return_mean" for name in training.learning]
+    rows = [record for record in training.run.metrics() if all(name in record for name in names)]
+    return shortfalls(summary, training.config, [float(np.mean([row[name] for name in names])) for row in rows])
 
 
 def is_taught(group: Group) -> bool:
