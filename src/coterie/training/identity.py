@@ -1,4 +1,4 @@
-"""What a run keeps from its start to its end: its seed, what defines its problem, and how its steps are counted.
+"""Settings that a run keeps from start to end: its seed, those that define its problem, those that count its steps.
 
 Rates, lengths, evaluations, records and places may change when a run is resumed (`history.py` keeps what held when).
 The rest needs a new directory: `fork.py`.

@@ -105,7 +105,7 @@ class Run:
         write_text(self.config_file, configs.to_yaml(settings))
 
     def history(self) -> History:
-        """What the run was trained with, and which run it continues."""
+        """All settings that the run was trained with, and the run that it continues."""
         return read_history(self.path)
 
     def known_history(self) -> History:

@@ -51,7 +51,7 @@ def _start(summary: Mapping[str, Any], group: GroupConfig) -> str:
 
 
 def _comparisons(summary: Mapping[str, Any], group: str, start: str) -> Iterator[str]:
-    """What the best and the last policies of a group are worse than."""
+    """Phrases for the scores below which the best or the last policies of a group lie."""
     best, last, step_0 = (summary[key] for key in ("evaluation", "last", "step_0"))
     random = summary["baselines"]["random"]
     if is_below(best, step_0, group):

@@ -42,7 +42,7 @@ def _several(words: Sequence[str]) -> str:
 
 
 def _changes(run: Run, several: bool) -> Iterable[str]:
-    """What changed while a run trained; of several runs, with its name."""
+    """The settings that changed while a run trained; of several runs, with its name."""
     for words in run.history().described():
         yield f"{run.path.name} {words}" if several else words
 
