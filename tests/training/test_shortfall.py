@@ -23,8 +23,9 @@ def summary(best=GOOD, last=GOOD, step_0=BAD, random=RANDOM, drawn=None, **evalu
     return found | {"baselines": {"random": result(random)}}
 
 
-def said(found, *words, validations=(0, 1, 2)):
-    return shortfalls(found, schema.load("gridworld-cooperative", list(words)), validations)
+def said(found, validations=(0, 1, 2), training=None):
+    recent = {} if training is None else {"team": training}
+    return shortfalls(found, schema.load("gridworld-cooperative"), validations, recent)
 
 
 def test_training_that_made_a_run_better_says_nothing():
@@ -67,6 +68,15 @@ def test_without_an_interval_the_means_decide():
 def test_the_likely_cause(more, validations, cause):
     (words,) = said(summary(best=BAD, last=BAD, step_0=GOOD, random=(0, 0, 0), **more), validations=validations)
     assert f"Likely cause: {cause}" in words
+
+
+def test_greedy_play_that_is_worse_than_drawn_actions_is_a_cause():
+    """A policy that is not certain yet may walk in circles where it takes the likeliest action every time."""
+    cause = "Likely cause: greedy play is worse than the drawn actions of training (6.00)"
+    for found in (summary(best=BAD, last=BAD), summary(best=BAD, last=BAD, step_0=GOOD)):
+        assert cause in said(found, training=6.0)[0]
+        assert "greedy play" not in said(found, training=1.2)[0]  # no better, or by chance
+    assert "greedy play" not in said(summary(best=BAD, last=BAD, step_0=GOOD, random=GOOD), training=6.0)[0]
 
 
 # In runs ------------------------------------------------------------------------------------------------

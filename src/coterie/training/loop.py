@@ -562,7 +562,9 @@ def fallen_short(training: Training, summary: dict[str, Any]) -> list[str]:
         return []
     names = [f"{name}/eval/return_mean" for name in training.learning]
     rows = [record for record in training.run.metrics() if all(name in record for name in names)]
-    return shortfalls(summary, training.config, [float(np.mean([row[name] for name in names])) for row in rows])
+    validations = [float(np.mean([row[name] for name in names])) for row in rows]
+    recent = {name: float(np.mean(values)) for name, values in training.recent.items() if values}
+    return shortfalls(summary, training.config, validations, recent)
 
 
 def is_taught(group: Group) -> bool:

@@ -26,10 +26,13 @@ def begins_trained(config: Config) -> bool:
     return bool(learning) and all(map(goes_on, learning))
 
 
-def shortfalls(summary: Mapping[str, Any], config: Config, validations: Sequence[float]) -> list[str]:
+def shortfalls(
+    summary: Mapping[str, Any], config: Config, validations: Sequence[float], training: Mapping[str, float]
+) -> list[str]:
     """A sentence for each group and each way in which its training fell short.
 
-    `validations` are the scores in the order of training, that of step 0 first.
+    `validations` are the scores in the order of training, that of step 0 first; `training` the mean return of each
+    group's latest training episodes, in which actions are drawn.
     """
     found = []
     for name, group in config.groups.items():
@@ -38,7 +41,7 @@ def shortfalls(summary: Mapping[str, Any], config: Config, validations: Sequence
         of = f"{name}: " if len(config.groups) > 1 else ""
         worse = list(_comparisons(summary, name, _start(summary, group)))
         if worse:
-            cause = _cause(summary, name, group, validations)
+            cause = _cause(summary, name, validations, training.get(name))
             found.append(f"{of}{' and '.join(worse)}. {cause}")
     return found
 
@@ -70,7 +73,7 @@ def is_below(one: Evaluation, other: Evaluation, group: str) -> bool:
     return bool(top < bottom)
 
 
-def _cause(summary: Mapping[str, Any], name: str, group: GroupConfig, validations: Sequence[float]) -> str:
+def _cause(summary: Mapping[str, Any], name: str, validations: Sequence[float], training: float | None) -> str:
     """The likely cause, and what to try."""
     step_0 = summary["step_0"]
     if "drawn" in step_0 and _draws_badly(summary, name):
@@ -78,6 +81,11 @@ def _cause(summary: Mapping[str, Any], name: str, group: GroupConfig, validation
             f"Likely cause: drawn actions were bad from the beginning, {_score(step_0['drawn'], name)} where greedy "
             f"play had {_score(step_0, name)}, and training learns from them; clone for longer, or lower the "
             "policy's temperature or the learner's entropy"
+        )
+    if training is not None and _lies_above(training, summary, name):
+        return (
+            f"Likely cause: greedy play is worse than the drawn actions of training ({training:.2f}), such as by going "
+            "in circles; 'coterie eval RUN --stochastic' draws them, and longer training makes them certain"
         )
     instances, episodes = summary["evaluation"].get("instances"), summary["episodes"]
     if instances is not None and 2 * instances <= episodes:
@@ -98,6 +106,15 @@ def _draws_badly(summary: Mapping[str, Any], name: str) -> bool:
         for each in (summary["step_0"], summary["step_0"]["drawn"], summary["baselines"]["random"])
     )
     return bool(greedy > random and greedy - drawn > FAR * (greedy - random))
+
+
+def _lies_above(training: float, summary: Mapping[str, Any], name: str) -> bool:
+    """Whether training had a return above that of greedy play, beyond chance, and no shortfall of its own."""
+    last, step_0, random = (
+        each["groups"][name] for each in (summary["last"], summary["step_0"], summary["baselines"]["random"])
+    )
+    top = last["return_mean"] if last["return_ci95"] is None else last["return_ci95"][1]
+    return bool(training > top and training >= min(step_0["return_mean"], random["return_mean"]))
 
 
 def _score(result: Evaluation, group: str) -> str:

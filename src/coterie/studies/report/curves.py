@@ -121,7 +121,7 @@ def _learner_plots(run: Run, colours: dict[str, str]) -> list[Plot]:
 
 def _series(records: Sequence[Records], x: str, line: Line) -> Series | None:
     """One metric: its mean over the runs, as far as all of them go, and the interval of that mean."""
-    curves = [points for one in records if len((points := _points(one, x, line.metric))[0])]
+    curves = [curve for one in records if len((curve := _points(one, x, line.metric))[0])]
     if not curves:
         return None
     points, values = statistics.align(curves, MAX_POINTS if len(curves) > 1 else None)
