@@ -71,6 +71,7 @@ def test_another_seed_or_world_begins_its_episodes_and_scores_anew(tmp_path, par
     summary = fork.summary()
     assert summary["step_0"]["groups"]["team"]["return_mean"] is not None
     assert summary["best_step"] >= 128
+    assert "<td>step 128<td>team" in (fork.path / "report.html").read_text()
     (words,) = fork.history().described()
     assert words.startswith("from step 128: ")
     assert word.partition("=")[0] in words

@@ -91,6 +91,6 @@ def plays_elsewhere(before: schema.Config, settings: schema.Config) -> bool:
 
 def without_play(state: Mapping[str, Any]) -> State:
     """A checkpoint whose policies and learners go on while episodes begin anew and scores are found anew."""
-    nothing = {"shards": None, "step_0": {}, "unrecorded": None, "recent": {}}
-    best = {"best_step": -1, "best_score": float("-inf"), "best_constants": None, "best_opposed": False}
+    nothing: dict[str, Any] = {"shards": None, "step_0": {}, "unrecorded": None, "recent": {}}
+    best: dict[str, Any] = {"best_step": -1, "best_score": float("-inf"), "best_constants": None, "best_opposed": False}
     return {**state, **nothing, **best}

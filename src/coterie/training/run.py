@@ -49,7 +49,7 @@ class Run:
             raise CoterieError(f"'{path}' already holds a run; choose another --out, or 'coterie resume {path}'")
         run = cls(path)
         run.checkpoints.mkdir(parents=True, exist_ok=True)
-        run.write_config(settings)
+        run.write_config(settings, 0, History())  # whatever lies there from an earlier run
         return run
 
     @property

@@ -74,7 +74,7 @@ def _policies(run: Run, summary: dict[str, Any]) -> dict[str, list[str]]:
     """The policies that a summary scores -> where in it."""
     if nobody_learns(run):  # all evaluations have the same players
         return {"players": ["evaluation"]} | {name: ["baselines", name] for name in entry(run, summary, "baselines")}
-    start = f"step {summary['step_0'].get('env_steps', 0):,}"  # of a fork, where it began
+    start = f"step {entry(run, summary, 'step_0').get('env_steps', 0):,}"  # of a fork, where it began
     places = {"trained (best)": ["evaluation"], "trained (last)": ["last"], start: ["step_0"]}
     if "drawn" in summary:  # of taught groups
         places |= {"trained (best), actions drawn": ["drawn"], f"{start}, actions drawn": ["step_0", "drawn"]}
