@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from coterie.core import files
-from coterie.training import checkpoint
+from coterie.runs import checkpoint
 
 WRITERS = (checkpoint, files)  # modules that open the files of a save
 OPERATIONS = ("mkdir", "rename", "replace", "unlink", "rmdir", "fsync")

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from coterie.config import schema
-from coterie.training.run import Run
+from coterie.runs.run import Run
 
 
 @pytest.fixture

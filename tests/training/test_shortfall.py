@@ -4,7 +4,7 @@ import pytest
 
 import coterie
 from coterie.config import schema
-from coterie.training.run import Run
+from coterie.runs.run import Run
 from coterie.training.shortfall import shortfalls
 from helpers.run import DUEL, train, written
 

@@ -12,15 +12,15 @@ from typing import Any
 from coterie.config import schema
 from coterie.core.files import replacing
 from coterie.core.types import CoterieError, State
-from coterie.training import checkpoint
+from coterie.runs import checkpoint
+from coterie.runs.provenance import locked
+from coterie.runs.run import PROVENANCE, Run, refuse_own_policies
 from coterie.training.history import Parent
 from coterie.training.identity import changes, refuse_other_counting
 from coterie.training.language_models import ANSWERS
 from coterie.training.loop import Report
 from coterie.training.loop import train as run_training
-from coterie.training.provenance import locked
 from coterie.training.records import lines_until
-from coterie.training.run import PROVENANCE, Run, refuse_own_policies
 
 
 def fork(

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from coterie.config import schema
+from coterie.runs.extras import extra
+from coterie.runs.run import Run, entry, number, refuse_own_policies
 from coterie.training import build
-from coterie.training.extras import extra
 from coterie.training.identity import refuse_other_problem, refuse_without_effect
 from coterie.training.loop import Report, run_directory
 from coterie.training.loop import train as run_training
-from coterie.training.run import Run, entry, number, refuse_own_policies
 
 log = logging.getLogger("coterie")
 
