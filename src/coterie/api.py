@@ -27,6 +27,7 @@ from coterie.studies.match import match as matches
 from coterie.studies.match import show as show_match
 from coterie.studies.report import report as reports
 from coterie.training import clone as cloning
+from coterie.training import fork as forks
 from coterie.training import start
 from coterie.training import table as tables
 from coterie.training.jobs import refuse_second_import
@@ -97,9 +98,16 @@ def clone(
     return cloning.clone(experiment, demonstrations, _words(overrides), out, quiet, reports.write_report)
 
 
-def resume(path: str | Path, overrides: Overrides = None, quiet: bool = False) -> bool:
-    """Continue a run from its newest intact checkpoint; False when it had already finished."""
+def resume(path: str | Path, overrides: Overrides = None, quiet: bool = False, fork: str | Path | None = None) -> bool:
+    """Continue a run from its newest intact checkpoint; False when it had already finished.
+
+    Rates, lengths, evaluations and records may change on the way, and the run keeps what held when. The seed and what
+    defines the problem stay: with `fork`, a new directory, changed settings make a continuation of their own.
+    """
     refuse_second_import()
+    if fork is not None:
+        forks.fork(path, fork, _words(overrides), quiet, reports.write_report)
+        return True
     return start.resume(path, _words(overrides), quiet, reports.write_report)
 
 

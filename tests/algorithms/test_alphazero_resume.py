@@ -90,6 +90,6 @@ def test_what_cannot_change_on_the_way_is_refused(tmp_path, whole):
     refused = {
         "groups.players.learner.replay.size=30": "group 'players': the saved replay holds .* rows, replay.size is 30",
         "groups.players.learner.gate={every: 2}": "learner.gate cannot be added or removed",
-        "groups.players.policy.network.hidden=[9]": "group 'players'",
+        "groups.players.policy.network.hidden=[9]": "a run keeps it",
     }
     assert_refused(run, refused)

@@ -77,7 +77,7 @@ def test_what_cannot_change_on_the_way_is_refused(tmp_path, whole):
         "groups.team.learner.n_steps=2": "n_steps cannot change",
         "groups.team.learner.replay.size=30": "group 'team': the saved replay holds 60 rows, replay.size is 30",
         "groups.team.learner.mixing_width=5": "group 'team', mixer: ",
-        "groups.team.policy.dueling=false": "does not fit this config",
+        "groups.team.policy.dueling=false": "a run keeps it",
         "groups.team.learner.mixer=none": "group 'team': learner.mixer cannot change from qmix to none",
         "groups.team.learner.mixer=vdn": "group 'team': learner.mixer cannot change from qmix to vdn",
         "groups.team.learner.replay.priority=0.3": "replay.priority cannot change",

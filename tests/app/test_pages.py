@@ -110,8 +110,19 @@ def test_a_run_that_trains_grows(client, folder):
         run.metrics_file.unlink()
         assert client.get("/api/run/growing").json()["charts"] == []
         run.metrics_file.write_text("{}\n")
-        damaged = client.get("/api/run/growing")
-        assert (damaged.status_code, "has no 'env_steps'" in damaged.json()["error"]) == (422, True)
+        assert client.get("/api/run/growing").json()["charts"] == []
+        run.metrics_file.write_text('{"env_steps": 7}\n')  # no seconds
+        assert client.get("/api/run/growing").json()["steps"] == 7
+    finally:
+        run_index.delete(run)
+
+
+def test_settings_that_changed_on_the_way_are_told(client, folder):
+    run = train(folder / "mixed", "train.total_steps=64")
+    try:
+        assert "from step" not in client.get("/run/mixed").text
+        run.write_config(run.config(["groups.team.learner.learning_rate=0.5"]), 32)
+        assert "from step 32: learner.learning_rate" in client.get("/run/mixed").text
     finally:
         run_index.delete(run)
 

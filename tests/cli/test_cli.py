@@ -181,7 +181,7 @@ def test_a_list_of_values_names_the_option_that_sweeps(coterie_, tmp_path, word)
 @pytest.mark.parametrize(
     ("blocks", "file", "cure"),
     [
-        (1, "config.yaml", "give the command again"),
+        (1, "history.json", "give the command again"),
         (6, "step-000000000000", "'coterie resume RUN' continues from the last checkpoint"),
         (9, "metrics.jsonl", "'coterie resume RUN' continues from the last checkpoint"),
     ],
@@ -196,7 +196,7 @@ def test_a_full_disk_is_one_sentence_and_leaves_nothing_broken(tmp_path, blocks,
     cure = cure.replace("RUN", str(tmp_path / "run"))
     assert re.fullmatch(rf"coterie: '\S+{file}': File too large; free some space, then {cure}\n", failed.stderr)
     assert not list(tmp_path.rglob(".*"))
-    if file == "config.yaml":
+    if file == "history.json":  # written before the config, without which there is no run
         train(tmp_path / "run", longer)
     else:
         coterie.resume(tmp_path / "run", quiet=True)
@@ -353,10 +353,23 @@ def test_resuming_a_finished_run_says_so(coterie_, tmp_path):
     code, out, _ = coterie_("resume", run.path, "train.total_steps=96", "--quiet")
     assert code == 0
     assert "96 steps in" in out
-    assert coterie_("resume", run.path, "train.num_envs=2")[0] == 0  # finished: nothing to fit
-    code, _, err = coterie_("resume", run.path, "train.num_envs=2", "train.total_steps=960")
-    assert code == 2
-    assert "num_envs=4" in err
+    for words in (["train.num_envs=2"], ["train.num_envs=2", "train.total_steps=960"], ["train.threads=2"]):
+        code, _, err = coterie_("resume", run.path, *words)
+        assert code == 2
+        assert words[0].partition("=")[0] in err
+
+
+@pytest.mark.slow
+def test_a_changed_continuation_is_a_run_of_its_own(coterie_, tmp_path):
+    run = train(tmp_path / "run", "train.total_steps=32")
+    code, _, err = coterie_("resume", run.path, "seed=1", "train.total_steps=64")
+    assert (code, f"coterie resume {run.path} --fork OUT seed=" in err) == (2, True)
+    words = ["seed=1", "train.total_steps=64", "--quiet"]
+    code, out, _ = coterie_("resume", run.path, "--fork", tmp_path / "fork", *words)
+    assert code == 0
+    assert "changed  from step 32: seed 0 → 1, train.total_steps 32 → 64\n" in out
+    assert f"run      {tmp_path / 'fork'}\n" in out
+    assert coterie_("resume", run.path, "--fork", tmp_path / "fork", *words)[0] == 1
 
 
 def test_resuming_what_is_no_run(coterie_, tmp_path):

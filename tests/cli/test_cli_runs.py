@@ -13,6 +13,7 @@ from coterie.cli import doctor, runs
 from coterie.runs import index as run_index
 from coterie.runs.provenance import locked
 from coterie.runs.run import LOCK, STUDY_LOCK, Run
+from coterie.training.history import History, Parent
 from helpers.compare import GRID, fabricate
 from helpers.run import SOURCES, environment, train
 
@@ -79,6 +80,27 @@ def test_lists_can_be_filtered(coterie_, two_runs):
     code, _, err = coterie_("runs", "--in", "nowhere")
     assert code == 1
     assert err.startswith("coterie: 'nowhere' is not a directory; name one with runs below it: coterie runs --in ")
+
+
+def test_settings_that_changed_on_the_way_and_parents_are_told_once(coterie_, two_runs):
+    run, fork = Run.open(two_runs / "a"), Run.open(two_runs / "deep" / "b")
+    rate = "groups.team.learner.learning_rate=0.5"
+    run.write_config(run.config([rate]), 100)
+    fork.write_config(fork.config([rate]), 100, History(fork.history().periods, Parent("runs/a", 100)))
+    lines = coterie_("runs")[1].splitlines()
+    told = " ".join(lines[3:-1])
+    assert told.count("from step 100: learner.learning_rate") == 2
+    assert "a: from step 100" in told
+    assert "deep/b: continues runs/a from step 100; from step 100: learner.learning_rate" in " ".join(told.split())
+    assert max(map(len, lines)) <= 80
+    one, other = json.loads(coterie_("runs", "--json")[1])
+    assert (one["parent"], other["parent"]) == ("", "runs/a from step 100")
+    assert len(one["changed"]) == len(other["changed"]) == 1
+
+
+def test_a_run_whose_history_is_damaged_is_listed(coterie_, two_runs):
+    (two_runs / "a" / "history.json").write_text("{")
+    assert listed(coterie_) == ["runs/a", "runs/deep/b"]
 
 
 def test_a_run_whose_config_cannot_be_read_is_listed(coterie_, two_runs):

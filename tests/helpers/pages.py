@@ -99,6 +99,10 @@ def shortened(words):
     command = words[0]
     if command in ("train", "tune", "exploit") and "--by" not in words:
         words = [word for word in words if not word.startswith("train.total_steps=")] + MOMENT
+    if command == "resume":
+        words = [
+            re.sub(r"^(train.total_steps)=(\d+)$", lambda m: f"{m[1]}={int(m[2]) // 2000}", word) for word in words
+        ]
     for option, value in (("--trials", "2"), ("--steps", "64"), ("--episodes", "2"), ("--pairs", "2")):
         if option in words:
             words[words.index(option) + 1] = value
@@ -106,7 +110,7 @@ def shortened(words):
         words = [word for word in words if not word.startswith("train.total_steps=")]
     if (command in ("eval", "match") or "--by" in words) and "--episodes" not in words:
         words = [*words, "--episodes", "2"]
-    extra = {"train": ["--quiet"], "exploit": ["--quiet"], "watch": ["--fps", "60"]}
+    extra = {"train": ["--quiet"], "exploit": ["--quiet"], "resume": ["--quiet"], "watch": ["--fps", "60"]}
     return words + extra.get(command, [])
 
 

@@ -120,8 +120,9 @@ def test_a_resumed_run_keeps_the_reward_that_it_began_with(rated, tmp_path, capl
     whole = lights(tmp_path, "whole", *words, "train.total_steps=1536")
     parts = lights(tmp_path, "parts", *words, "train.total_steps=768")
     mine.write_text("\n".join(path.read_text().splitlines()[:31]) + "\n")  # half of the ratings are gone
+    more = ["train.total_steps=1536", "groups.all.preference.steps=7"]
     with pytest.raises(ConfigError, match=r"steps: .*300, not 7"):
-        coterie.resume(parts.path, ["train.total_steps=1536", "groups.all.preference.steps=7"], quiet=True)
+        coterie.resume(parts.path, more, quiet=True, fork=tmp_path / "fork")
     assert coterie.resume(parts.path, ["train.total_steps=1536"], quiet=True)
     assert "keeps the reward model that it started with" in caplog.text
 

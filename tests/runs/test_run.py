@@ -6,12 +6,14 @@ import logging
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 from coterie.config import schema
 from coterie.core.types import CoterieError
 from coterie.runs import checkpoint
 from coterie.runs.run import Run, write_text
+from helpers.crashes import crash_points, crashed, operations
 from helpers.run import environment, files, train
 
 
@@ -41,8 +43,8 @@ def damage(run, step, prefix="step"):
 def test_everything_a_run_holds(tmp_path):
     run = train(tmp_path / "run", "train.video=true", "train.tensorboard=true", "world.max_steps=6")
     assert sorted(p.name for p in run.path.iterdir()) == [
-        *("checkpoints", "config.yaml", "metrics.jsonl", "provenance.json", "report.html", "run.lock", "summary.json"),
-        *("tensorboard", "videos"),
+        *("checkpoints", "config.yaml", "history.json", "metrics.jsonl", "provenance.json", "report.html", "run.lock"),
+        *("summary.json", "tensorboard", "videos"),
     ]
     assert list((run.path / "videos" / "eval").glob("*.gif"))
     assert list((run.path / "tensorboard").glob("events*"))
@@ -87,16 +89,6 @@ def test_copies_that_people_make_are_no_checkpoints_and_no_videos(run):
     run.cut(0)
     assert (run.steps(), run.videos()) == ([], [])
     assert (run.checkpoints / "best-old").is_dir()
-
-
-@pytest.mark.parametrize("record", [b"\xff\xfe}", b"{]}", b'{"reward": 1}'])
-def test_damaged_records_are_a_sentence_and_stay(run, record):
-    lines = b'{"env_steps": 0}\n' + record + b'\n{"env_steps": 64}\n'
-    run.metrics_file.write_bytes(lines)
-    for read in (run.metrics, lambda: run.cut(0)):
-        with pytest.raises(CoterieError, match=r"metrics\.jsonl' is damaged"):
-            read()
-    assert run.metrics_file.read_bytes() == lines
 
 
 def test_a_run_is_never_written_over(tmp_path, run):
@@ -236,28 +228,88 @@ def test_what_a_kill_left_half_written_is_ignored_and_cleaned(run):
     assert sorted(p.name for p in run.checkpoints.iterdir()) == ["best-000000000000", "step-000000000000"]
 
 
-def test_metrics_continue_after_the_records_that_a_reader_has(tmp_path, monkeypatch):
+def test_metrics_continue_after_the_records_that_a_reader_has(tmp_path):
     run = Run.create(tmp_path / "run", schema.load("gridworld-cooperative"))
     assert run.metrics(after=3) == []
-    run.metrics_file.write_text('{"env_steps": 1}\n{"env_steps": 2}\n{"env_st')
+    run.metrics_file.write_text('{"env_steps": 1}\n{]}\n{"env_steps": 2}\n{"env_st')
     seen = run.metrics()
     assert [record["env_steps"] for record in seen] == [1, 2]
     assert run.metrics(after=len(seen)) == []
     with open(run.metrics_file, "a") as file:
         file.write('eps": 3}\n{"env_steps": 4}\n')
-    parsed, loads = [], json.loads
-    monkeypatch.setattr(json, "loads", lambda text: parsed.append(text) or loads(text))
     assert [record["env_steps"] for record in run.metrics(after=len(seen))] == [3, 4]
-    assert len(parsed) == 2  # the first ones are not parsed again
 
 
-def test_damaged_records_and_summaries_are_named(run):
-    run.metrics_file.write_text('{"iteration": }\n')
-    with pytest.raises(CoterieError, match=r"metrics\.jsonl' is damaged: Expecting value"):
-        run.metrics()
+def test_a_damaged_summary_is_named(run):
     run.summary_file.write_text("{")
     with pytest.raises(CoterieError, match=r"summary\.json' is damaged"):
         run.summary()
+
+
+SAVES = {  # the step that is saved over steps 10 and 20: a new one, or once more the newest, as after a resume
+    f"{what}, keep {keep}": (step, keep) for keep in (1, 2) for what, step in (("next step", 30), ("same step", 20))
+}
+
+
+@pytest.mark.parametrize("loses", [False, True], ids=["killed", "power cut"])
+@pytest.mark.parametrize("case", SAVES)
+def test_at_every_crash_point_of_a_save_the_newest_complete_checkpoint_is_there(tmp_path, caplog, case, loses):
+    """Best policies and everything else are saved, old checkpoints are deleted; each operation may be the last one."""
+    step, keep = SAVES[case]
+
+    def prepared(place):
+        run = Run.create(place, schema.load("gridworld-cooperative"))
+        for earlier in (10, 20):
+            save_all(run, earlier, keep, "old")
+        return run
+
+    def save_all(run, step, keep, saved="new"):
+        checkpoint.save(run.checkpoint_path(step, "best"), {"env_steps": step, "saved": saved})
+        run.save_checkpoint(state(step, step) | {"saved": saved, "weights": np.arange(5.0)}, keep)
+
+    whole = prepared(tmp_path / "whole")
+    done = operations(lambda: save_all(whole, step, keep))
+    (complete,) = (n for n, (name, to) in enumerate(done, 1) if (name, to) == ("rename", f"step-{step:012d}"))
+    points = crash_points(done)
+    assert len(points) > 50
+    for number, (at, moment) in enumerate(points):
+        run = prepared(tmp_path / str(number))
+        crashed(lambda run=run: save_all(run, step, keep), at, moment, loses)
+        newest = run.newest(run.steps())
+        is_new = at > complete or (at == complete and moment == "after")
+        assert (newest["env_steps"], newest["saved"]) == ((step, "new") if is_new else (20, "old")), done[at - 1]
+        run.cut(newest["env_steps"])
+        assert run.newest(run.steps())["saved"] == newest["saved"]
+        assert run.load_checkpoint("best")["env_steps"] == newest["env_steps"]
+        save_all(run, step, keep)  # the resumed run comes to the same step
+        assert run.newest(run.steps())["saved"] == "new"
+        assert run.steps() == whole.steps()
+        assert run.steps("best") == whole.steps("best")
+        assert not list(run.checkpoints.glob(".*"))
+    assert not caplog.text  # nothing looked damaged on the way
+
+
+def test_a_kill_while_a_run_is_cut_leaves_it_as_good_as_before(tmp_path):
+    """A run falls back on an older checkpoint, is killed while it removes what came later, and does so again."""
+
+    def prepared(place):
+        run = Run.create(place, schema.load("gridworld-cooperative"))
+        for step in (10, 20, 30):
+            keep_best(run, step)
+            run.save_checkpoint(state(step, step), 3)
+        damage(run, 30)
+        run.metrics_file.write_text("".join(f'{{"env_steps": {step}}}\n' for step in (10, 20, 30)))
+        return run
+
+    whole = prepared(tmp_path / "whole")
+    for number, (at, moment) in enumerate(crash_points(operations(lambda: whole.cut(20)))):
+        run = prepared(tmp_path / str(number))
+        crashed(lambda run=run: run.cut(20), at, moment)
+        assert run.newest(run.steps())["env_steps"] == 20
+        run.cut(20)
+        assert (run.steps(), run.steps("best")) == ([10, 20], [10, 20])
+        assert [record["env_steps"] for record in run.metrics()] == [10, 20]
+        assert not list(run.path.rglob(".*"))
 
 
 # Cutting ------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import pytest
 
 from coterie.config import schema
 from coterie.core.types import CoterieError
-from coterie.studies.compare import runs
+from coterie.studies.compare import runs, show
 from helpers.compare import FAST, SLOW, compared, fabricate, labels
 from helpers.run import ODD, train, written
 
@@ -17,6 +17,27 @@ def test_runs_that_differ_in_their_seed_are_one_variant(sweep):
     assert labels(found) == [f"gridworld-cooperative learner.learning_rate={rate}" for rate in ("0.01", "0.001")]
     assert [one.seeds for one in found.standings] == [4, 4]
     assert [[run.seed for run in one.variant.runs["gridworld"]] for one in found.standings] == [[0, 1, 2, 3]] * 2
+
+
+def test_a_run_whose_settings_changed_on_the_way_is_a_variant_of_its_own(tmp_path, coterie_):
+    """Neither those of its last settings nor those of its first are like it."""
+    made = [fabricate(tmp_path / str(seed), f"seed={seed}", SLOW) for seed in range(3)]
+    fabricate(tmp_path / "fast", "seed=3", FAST)
+    made[1].write_config(made[1].config([FAST]), 100)
+    made[2].write_config(made[2].config(["train.workers=2"]), 100)
+    words = "from step 100: learner.learning_rate 0.001 → 0.01"
+    found = compared(tmp_path)
+    assert labels(found) == [
+        "gridworld-cooperative learner.learning_rate=0.001",
+        f"gridworld-cooperative learner.learning_rate=0.01 ({words})",
+        "gridworld-cooperative learner.learning_rate=0.01",
+    ]
+    assert [one.seeds for one in found.standings] == [2, 1, 1]
+    told = [note for note in show.notes(found, "best", []) if "changed on the way" in note]
+    assert told == [f"changed on the way: {made[1].path} {words}"]
+    assert {row["run"]: row["changed"] for row in show.as_rows(found)}[str(made[1].path)] == words
+    together = compared(tmp_path, by=["groups.team.policy.name"])  # what distinguishes variants can be named
+    assert [one.seeds for one in together.standings] == [4]
 
 
 def test_settings_without_effect_tell_nobody_apart(tmp_path):
@@ -188,6 +209,23 @@ def test_the_same_run_under_two_names_is_refused(coterie_, tmp_path):
     assert code == 1
     assert f"'{tmp_path / 'a'}' and '{tmp_path / 'b'}' have the same settings and seed" in err
     assert coterie_("compare", tmp_path / "a", tmp_path / "b", "--by", "argument")[0] == 0
+
+
+def test_evaluations_that_cannot_be_read_are_left_out_of_curves(tmp_path, caplog):
+    made = [fabricate(tmp_path / str(seed), f"seed={seed}", curve=(0.0, 4.0, 5.0, 8.0)) for seed in range(3)]
+    cut, unknown, untimed = (run.metrics_file.read_text().splitlines() for run in made)
+    cut[1] = cut[1][:20]
+    unknown[2] = unknown[2].replace("5.0", "NaN")
+    untimed[3] = untimed[3].replace("wall_s", "clock")
+    for run, lines in zip(made, (cut, unknown, untimed), strict=True):
+        run.metrics_file.write_text("\n".join(lines) + "\n")
+    read = [runs.read_run("", run, "best", None).curve for run in made]
+    assert [one.steps.tolist() for one in read] == [[0, 200, 300], [0, 100, 300], [0, 100, 200, 300]]
+    assert compared(*(run.path for run in made)).standings[0].seeds == 3
+    assert len(caplog.records) == 3
+    numbers = show.to_dict(compared(*(run.path for run in made)))["variants"][0]["curves"]
+    assert numbers["steps"]["at"][-1] == 300
+    assert numbers["wall"]["at"][-1] == 2
 
 
 def test_damaged_runs_are_named(coterie_, tmp_path):

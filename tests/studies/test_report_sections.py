@@ -1,5 +1,6 @@
 """The parts of a report: origin, scores over seeds, settings, language models, charts for a browser."""
 
+import dataclasses
 import html as standard_html
 import json
 import re
@@ -18,6 +19,7 @@ from coterie.studies.columns import columns
 from coterie.studies.figures import Chart, Reference, Series
 from coterie.studies.report import curves, lm_section, origin_section, report, scores_section, settings_section
 from coterie.studies.statistics import Estimate
+from coterie.training.history import Parent
 from helpers.compare import GRID, fabricate
 
 SCRIPTS = interactive.scripts  # which tests of other files replace
@@ -53,6 +55,17 @@ def test_the_head_tells_the_command_the_date_the_version_the_machine_and_the_dur
     assert (found["version"], found["machine"]) == ("coterie 9, Python 3", "m")
     assert found["duration"] == "4 s in all, 2 s each"
     assert found["resumed"] == "1 time"
+
+
+def test_a_head_says_what_changed_on_the_way_and_which_run_is_continued(tmp_path):
+    runs = [fabricate(tmp_path / name, f"seed={seed}") for seed, name in enumerate("ab")]
+    later = runs[1].config(["groups.team.learner.learning_rate=0.5"])
+    runs[1].write_config(later, 100, dataclasses.replace(runs[1].history(), parent=Parent("runs/there", 100)))
+    found = dict(cells("".join(origin_section.report_section(runs))))
+    assert found["continues"] == "runs/there from step 100"
+    assert found["changed"].startswith("b from step 100: learner.learning_rate 0.0")
+    assert found["changed"].endswith(" → 0.5")
+    assert "changed" not in dict(cells("".join(origin_section.report_section(runs[:1]))))
 
 
 @pytest.mark.parametrize("damage", ["", "{", "[{}]", '["x"]'])

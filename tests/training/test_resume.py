@@ -13,6 +13,7 @@ import pytest
 
 import coterie
 from coterie.algorithms.ppo.ppo import PPO
+from coterie.config.schema import ConfigError
 from coterie.core.types import CoterieError
 from coterie.runs import checkpoint, metrics
 from coterie.runs.interrupt import Interrupted, interruptible
@@ -252,18 +253,68 @@ def test_a_run_of_an_earlier_version_is_refused_with_the_part_that_has_changed(t
         coterie.resume(run.path, ["train.total_steps=512", f"train.workers={workers}"], quiet=True)
 
 
-def test_settings_that_do_not_fit_the_checkpoint_are_refused_and_nothing_is_touched(tmp_path):
+def test_what_defines_a_run_is_refused_and_nothing_is_touched(tmp_path):
     run = stopped(tmp_path / "run")
     before = {p: p.read_bytes() for p in run.path.rglob("*") if p.is_file()}
+    kept = "a run keeps it from start to end; it is .* here, got .* --fork OUT .* in a new directory"
     refused = {
-        "world.num_agents=3": "does not fit this config",
+        "seed=1": f"^seed: {kept}",
+        "world.num_agents=3": rf"^world\.num_agents: {kept}",
         "world.max_steps=0": "world: max_steps must be at least 1",
-        "groups.team.policy.hidden=[9]": "does not fit this config",
-        "train.num_envs=8": "train: this run has num_envs=4 and shards=1",
-        "train.shards=2": "train: this run has num_envs=4 and shards=1",
-        "groups={team: {agents: agent_0, learner: ppo}, more: {agents: agent_1, policy: random}}": "does not fit",
+        "world=tictactoe": rf"^world\.name: {kept}",
+        "groups.team.agents=[agent_0,agent_1]": rf"^groups\.team\.agents: {kept}",
+        "groups.team.parameters=individual": rf"^groups\.team\.parameters: {kept}",
+        "groups.team.policy.hidden=[9]": rf"^groups\.team\.policy\.hidden: {kept}",
+        "groups.team.policy=random": rf"^groups\.team\.policy\.name: {kept}",
+        "groups.team.learner=dqn": rf"^groups\.team\.learner\.name: {kept}",
+        "groups.team.learner=none": rf"^groups\.team\.learner\.name: {kept}",
+        "groups.team.learner.gamma=0.5": rf"^groups\.team\.learner\.gamma: {kept}",
+        "groups.team.preference=cvar": rf"^groups\.team\.preference\.name: {kept}",
+        "groups.team.start=elsewhere": rf"^groups\.team\.start\.run: {kept}",
+        "groups.more={agents: agent_1, policy: random}": rf"^groups\.more\.agents: {kept}",
+        "train.num_envs=8": r"^train\.num_envs: a run is counted in iterations, .*; it is 4 here, got 8",
+        "train.shards=2": r"^train\.shards: a run is counted in iterations",
+        "train.rollout_steps=16": r"^train\.rollout_steps: a run is counted in iterations",
     }
     assert_refused(run, refused)
+    assert {p: p.read_bytes() for p in run.path.rglob("*") if p.is_file()} == before
+
+
+def test_what_does_not_define_a_run_may_change(tmp_path):
+    run = stopped(tmp_path / "run")
+    words = [
+        *("groups.team.learner.learning_rate=1e-4", "groups.team.learner.entropy_coefficient=0.1", "train.best=last"),
+        *("train.total_steps=192", "train.evaluate_every=3", "train.evaluate_episodes=2", "train.checkpoint_every=3"),
+        *("train.keep_checkpoints=5", "train.threads=2", "train.stop={return_mean: 1e9}", "experiment=mine"),
+        *("groups.team.policy.device=cpu", "groups.team.policy.compiled=false"),
+    ]
+    assert coterie.resume(run.path, words, quiet=True)
+    assert run.summary()["env_steps"] == 192
+    assert len(run.history().changes()) >= 10
+
+
+def test_a_config_that_was_edited_by_hand_changes_no_run(tmp_path):
+    run = stopped(tmp_path / "run")
+    written(run.config_file, run.config_file.read_text().replace("seed: 0", "seed: 5"))
+    with pytest.raises(ConfigError, match=r"^seed: a run keeps it from start to end; it is 0 here, got 5"):
+        coterie.resume(run.path, quiet=True)
+    rate = run.config().groups["team"].learner.settings.learning_rate
+    text = run.config_file.read_text().replace("seed: 5", "seed: 0")
+    written(run.config_file, text.replace(f"  learning_rate: {rate}", "  learning_rate: 0.125"))
+    assert coterie.resume(run.path, quiet=True)
+    assert run.history().described() == [f"from step 128: learner.learning_rate {rate} → 0.125"]
+
+
+def test_a_finished_run_refuses_what_it_would_ignore(tmp_path):
+    run = train(tmp_path / "run", "train.total_steps=64")
+    before = {p: p.read_bytes() for p in run.path.rglob("*") if p.is_file()}
+    refused = {
+        "world.max_steps=9": r"^world\.max_steps: a run keeps it",
+        "groups.team.learner.learning_rate=1e-5": r"learning_rate: has no effect, as .* has finished at 64 steps; add",
+        "train.evaluate_episodes=9": r"^train\.evaluate_episodes: has no effect",
+    }
+    assert_refused(run, refused)
+    assert coterie.resume(run.path, ["train.total_steps=64"], quiet=True) is False
     assert {p: p.read_bytes() for p in run.path.rglob("*") if p.is_file()} == before
 
 

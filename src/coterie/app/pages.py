@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import math
 from html import escape
 from importlib.resources import files
 from pathlib import Path
@@ -88,6 +89,7 @@ class Pages:
             '<nav><a href="/">all runs</a><span id=links></span></nav>',
             f'<div id=run data-name="{escape(name, quote=True)}"><p id=head></p>',
             '<div class=bar><div style="width: 0"></div></div>',
+            *(f"<p class=quiet>{escape(words)}</p>" for words in told_changes(run)),
             "<div id=scores></div><h2>Curves</h2><div id=charts class=charts></div></div>",
             *settings_section.report_section(run.config()),
         ]
@@ -114,7 +116,7 @@ class Pages:
                 "state": state,
                 "steps": last["env_steps"],
                 "total_steps": run.config().train.total_steps,
-                "seconds": last["wall_s"],
+                "seconds": last["wall_s"] if math.isfinite(last["wall_s"]) else 0.0,
                 "files": shown_files(run),
                 "scores": "".join(scores_section.report_section([run])),
                 "charts": [interactive.to_dict(chart) for chart in curves.charts([run])] if records else [],
@@ -142,6 +144,12 @@ def described(run: Run) -> run_index.Listed | None:
     except (OSError, UnicodeEncodeError) as error:
         log.warning("'%s' is left out: %s", path.encode(errors="backslashreplace").decode(), error)
         return None
+
+
+def told_changes(run: Run) -> list[str]:
+    """The run that this one continues, and the settings that changed while it trained."""
+    history = run.history()
+    return ([f"continues {history.origin()}"] if history.parent else []) + history.described()
 
 
 def shown_files(run: Run) -> dict[str, str]:

@@ -18,6 +18,7 @@ def print_outcome(run: Run, one_of_many: bool = False) -> bool:
     """Print a run's scores and files (`one_of_many`: inside its directory); False when a signal stopped it early."""
     from coterie.runs.run import nobody_learns
     from coterie.runs.times import duration, times
+    from coterie.studies.columns import fold
     from coterie.video import mp4
 
     summary = run.summary()
@@ -34,13 +35,18 @@ def print_outcome(run: Run, one_of_many: bool = False) -> bool:
     last = summary.get("best_rule") == "last"  # runs of earlier versions do not say
     rows = {f"trained ({'last' if last else 'best'})": summary["evaluation"]}
     rows |= {"trained, drawn": summary["drawn"]} if "drawn" in summary else {}
-    rows |= {"step 0": summary["step_0"]}
-    rows |= {"step 0, drawn": summary["step_0"]["drawn"]} if "drawn" in summary["step_0"] else {}
+    start = f"step {summary['step_0'].get('env_steps', 0):,}"  # of a fork, where it began
+    rows |= {start: summary["step_0"]}
+    rows |= {f"{start}, drawn": summary["step_0"]["drawn"]} if "drawn" in summary["step_0"] else {}
     if nobody_learns(run):  # all evaluations have the same players
         rows = {"players": summary["evaluation"]}
     print_results(rows | summary["baselines"])
     if "best_reason" in summary and not nobody_learns(run):  # not in runs of 0.1
         print(f"best     step {summary['best_step']:,}: {summary['best_reason']}")
+    for words in summary.get("worse", []):
+        print("\n".join(fold(f"worse    {words}")))
+    for words in run.history().described():
+        print("\n".join(fold(f"changed  {words}")))
     print(f"run      {run.path}")
     videos = run.videos()[-1:]
     report = run.path / "report.html"
@@ -137,7 +143,7 @@ def print_sweep(runs: Sequence[Run], out: str | None) -> None:
     if len(finished) < 2:
         return
     configs = [run.config() for run, _ in finished]
-    labels = make_labels([""] * len(configs), [compared_settings(config) for config in configs])
+    labels = make_labels([""] * len(configs), [compared_settings(run) for run, _ in finished])
     several = len({config.seed for config in configs}) > 1
     rows = []
     for label, config, (_, summary) in zip(labels, configs, finished, strict=True):

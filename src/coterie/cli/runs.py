@@ -153,6 +153,9 @@ def as_table(found: list[Listed], folder: str) -> list[str]:
     head = ["run", "state", "steps", "return", "size", "tags"]
     lines = columns(head, rows, left=2)
     total = readable(sum(one.size for one in found))
+    for one, row in zip(found, rows, strict=True):
+        said = ([f"continues {one.parent}"] if one.parent else []) + list(one.changed)
+        lines += fold(f"{row[0]}: {'; '.join(said)}") if said else []
     return [*lines, f"{len(found)} run{'s' if len(found) > 1 else ''} below {folder}, {total}"]
 
 

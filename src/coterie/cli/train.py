@@ -78,14 +78,21 @@ def train(
 
 
 @app.command()
-def resume(run: RunPath, overrides: Overrides = None, quiet: Quiet = False) -> None:
+def resume(
+    run: RunPath,
+    overrides: Overrides = None,
+    fork: Annotated[
+        str | None, typer.Option(metavar="DIRECTORY", help="go on in a new directory; the run stays as it is")
+    ] = None,
+    quiet: Quiet = False,
+) -> None:
     """Continue a stopped run, or train a finished one for longer."""
     from coterie import api
     from coterie.runs.run import Run
 
     with stoppable() as interrupted:
-        continued = api.resume(run, overrides, quiet)
-        directory = Run.open(run)
+        continued = api.resume(run, overrides, quiet, fork)
+        directory = Run.open(run if fork is None else fork)
         summary = directory.summary()
         if not continued and summary is not None:
             print(

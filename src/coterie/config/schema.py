@@ -140,6 +140,7 @@ UNREADABLE = (
 )
 WITHOUT_EFFECT = {  # settings that change no result, as dotted paths
     "world.processes",
+    "world.env_workers",
     "train.workers",
     "train.ray",
     "train.ray.address",

@@ -1,8 +1,10 @@
 """Atomic checkpoints: safetensors for arrays of numbers, JSON for texts and the rest, checksums for both; never pickle.
 
-A checkpoint is a directory. It is written under a temporary name, synced to disk, then renamed, so a
-directory with its final name is complete. A manifest holds the SHA-256 of each file; a mismatch is an error that names
-the file.
+A checkpoint is a directory. It is written under a temporary name, synced to disk, then renamed, so a directory with its
+final name is complete. A manifest holds the SHA-256 of each file; a mismatch is an error that names the file.
+
+A directory that is not empty cannot be replaced in one step. A checkpoint of the same name is therefore set aside under
+the name `.NAME.replaced` while the new one takes its name, and counts as long as there is none of its name.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ import numpy as np
 from coterie.core.types import Array, CoterieError, State
 
 ARRAYS, VALUES, MANIFEST = "arrays.safetensors", "state.json", "manifest.json"
+REPLACED = "replaced"  # the end of the name of a checkpoint that is set aside
 
 
 class CheckpointError(CoterieError):
@@ -34,11 +37,10 @@ def save(directory: Path, state: State) -> None:
 
     arrays: dict[str, Array] = {}
     values = _split(state, "", arrays)
-    temporary, replaced = (directory.with_name(f".{directory.name}{end}.tmp") for end in ("", ".old"))
-    for left in (temporary, replaced):
-        if left.exists():
-            shutil.rmtree(left)  # by a run that was killed while saving
-    temporary.mkdir(parents=True)
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    _settle(directory)
+    temporary, replaced = _hidden(directory, "tmp"), _hidden(directory, REPLACED)
+    temporary.mkdir()
     contents = {ARRAYS: pack_arrays(arrays), VALUES: json.dumps(values).encode()}
     manifest = {name: hashlib.sha256(data).hexdigest() for name, data in contents.items()}
     contents[MANIFEST] = json.dumps(manifest).encode()
@@ -58,6 +60,42 @@ def save(directory: Path, state: State) -> None:
     _sync(directory.parent)
     if replaced.exists():
         shutil.rmtree(replaced)
+
+
+def found(folder: Path, prefix: str) -> list[str]:
+    """The names of the checkpoints in a folder that begin like this, those that are set aside included."""
+    aside = (path.name[1 : -len(f".{REPLACED}")] for path in folder.glob(f".{prefix}*.{REPLACED}"))
+    return sorted({*(path.name for path in folder.glob(f"{prefix}*")), *aside})
+
+
+def remove(directory: Path) -> None:
+    """Delete a checkpoint: it gives up its name first, so that a kill leaves no half of it under that name."""
+    leaving = _hidden(directory, "tmp")
+    _settle(directory)
+    directory.rename(leaving)
+    shutil.rmtree(leaving)
+
+
+def settle(folder: Path) -> None:
+    """Finish what a kill left half done in a folder of checkpoints: names are given back, the rest is deleted."""
+    ends = (".tmp", f".{REPLACED}")
+    left = {path.name[1:].removesuffix(end) for end in ends for path in folder.glob(f".*{end}")}
+    for name in sorted(left):
+        _settle(folder / name)
+
+
+def _settle(directory: Path) -> None:
+    temporary, replaced = _hidden(directory, "tmp"), _hidden(directory, REPLACED)
+    if replaced.exists() and not directory.exists():
+        replaced.rename(directory)
+        _sync(directory.parent)
+    for left in (temporary, replaced):
+        if left.exists():
+            shutil.rmtree(left)
+
+
+def _hidden(directory: Path, end: str) -> Path:
+    return directory.with_name(f".{directory.name}.{end}")
 
 
 @contextmanager
@@ -92,7 +130,8 @@ def load(directory: Path) -> State:
     """Read a state after verifying its checksums."""
     from safetensors.numpy import load as unpack_arrays
 
-    contents = _checked(directory)
+    aside = _hidden(directory, REPLACED)
+    contents = _checked(aside if aside.exists() and not directory.exists() else directory)
     arrays = unpack_arrays(contents[ARRAYS])
     state: State = _join(json.loads(contents[VALUES]), "", arrays)
     return state

@@ -23,6 +23,7 @@ from coterie.config.schema import SeatedRun
 from coterie.core.types import CoterieError
 from coterie.runs.provenance import in_study, in_training, starts
 from coterie.runs.run import Run, write_text
+from coterie.training.history import History
 
 log = logging.getLogger("coterie")
 LABELS = "labels.json"
@@ -54,6 +55,8 @@ class Listed:
     size: int  # bytes
     tags: tuple[str, ...]
     archived: bool
+    changed: tuple[str, ...]  # settings that changed on the way, a phrase for each step at which some did
+    parent: str  # the run that it continues, and from which step on; "" for a run of its own
 
 
 @dataclass(frozen=True)
@@ -110,7 +113,9 @@ def describe(run: Run) -> Listed:
     score = None if score is None or math.isnan(score) else score
     began = starts(run)
     date = str(began[0].date) if began else ""
-    return Listed(str(run.path), experiment, seed, state, steps, score, date, size(run.path), *labels_of(labels))
+    history = _unless_damaged(run, Run.history) or History()
+    own = (str(run.path), experiment, seed, state, steps, score, date, size(run.path))
+    return Listed(*own, *labels_of(labels), tuple(history.described()), history.origin())
 
 
 def state_of(run: Run, summary: dict[str, Any] | None) -> State:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import logging
 import re
@@ -17,6 +16,8 @@ from coterie.core.files import replacing
 from coterie.core.types import CoterieError, State
 from coterie.runs import checkpoint
 from coterie.runs.data_frames import data_frame
+from coterie.training.history import HISTORY, History, Period, read_history, to_json
+from coterie.training.records import Records, lines_until, read_records
 
 log = logging.getLogger("coterie")
 STEP = re.compile(r"\d{12,}")  # in the names of checkpoints and videos; copies of people have others
@@ -48,7 +49,7 @@ class Run:
             raise CoterieError(f"'{path}' already holds a run; choose another --out, or 'coterie resume {path}'")
         run = cls(path)
         run.checkpoints.mkdir(parents=True, exist_ok=True)
-        run.write_config(settings)
+        run.write_config(settings, 0, History())  # whatever lies there from an earlier run
         return run
 
     @property
@@ -86,30 +87,45 @@ class Run:
         for file in (
             self.metrics_file,
             self.config_file,
-            *(self.path / n for n in (PROVENANCE, LOCK, "tracking.json")),
+            *(self.path / n for n in (HISTORY, PROVENANCE, LOCK, "tracking.json")),
         ):
             file.unlink(missing_ok=True)
         if not any(self.path.iterdir()):
             self.path.rmdir()
 
-    def write_config(self, settings: configs.Config) -> None:
-        """Write the resolved config atomically."""
+    def write_config(self, settings: configs.Config, step: int = 0, history: History | None = None) -> None:
+        """Write the resolved config, which holds from this step on, and before it the run's history.
+
+        The history is that of this run, or the given one.
+        """
+        before = self.known_history() if history is None else history
+        after = before.continued(step, configs.to_dict(settings))
+        if after != before or history is not None:
+            write_text(self.path / HISTORY, to_json(after))
         write_text(self.config_file, configs.to_yaml(settings))
 
+    def history(self) -> History:
+        """All settings that the run was trained with, and the run that it continues."""
+        return read_history(self.path)
+
+    def known_history(self) -> History:
+        """The history; of a run that has none, its present config is all that is known."""
+        found = self.history()
+        if found.periods or not self.config_file.exists():
+            return found
+        return History((Period(0, configs.to_dict(self.config())),), found.parent)
+
     def metrics(self, after: int = 0) -> list[dict[str, Any]]:
-        """The records so far, without the first `after`, which are not parsed.
+        """The records so far, without the first `after`.
 
         A reader that polls a run passes the number of records that it already has. Records are only appended; `cut`
         (a resumed run) removes the last ones, so a reader must start anew when a run is resumed.
         """
-        if not self.metrics_file.exists():
-            return []
-        with open(self.metrics_file, "rb") as file:
-            complete = (line for line in map(bytes.rstrip, file) if line.endswith(b"}"))  # a kill may cut the last line
-            found = [_parsed(line, self.metrics_file) for line in itertools.islice(complete, after, None)]
-        if any("env_steps" not in record for record in found):
-            raise CoterieError(f"'{self.metrics_file}' is damaged: a record has no 'env_steps'")
-        return found
+        return self.records().rows[after:]
+
+    def records(self) -> Records:
+        """The records so far, and where lines between them are damaged."""
+        return read_records(self.metrics_file)
 
     def to_pandas(self) -> Any:
         """The records as a data frame, one row for each."""
@@ -130,7 +146,7 @@ class Run:
 
     def steps(self, prefix: str = "step") -> list[int]:
         """Steps at which complete checkpoints exist, oldest first."""
-        names = (path.name.removeprefix(f"{prefix}-") for path in self.checkpoints.glob(f"{prefix}-*"))
+        names = (name.removeprefix(f"{prefix}-") for name in checkpoint.found(self.checkpoints, f"{prefix}-"))
         return sorted(int(name) for name in names if STEP.fullmatch(name))
 
     def checkpoint_path(self, step: int, prefix: str = "step") -> Path:
@@ -164,28 +180,38 @@ class Run:
         """Save a full checkpoint, then delete old ones; each kept one keeps the best policies of its time."""
         checkpoint.save(self.checkpoint_path(state["env_steps"]), state)
         for step in self.steps()[:-keep]:
-            shutil.rmtree(self.checkpoint_path(step))
+            checkpoint.remove(self.checkpoint_path(step))
         best = self.steps("best")  # each better than those before it
         needed = {max((b for b in best if b <= step), default=-1) for step in self.steps()}
         for step in best:
             if step not in needed:
-                shutil.rmtree(self.checkpoint_path(step, "best"))
+                checkpoint.remove(self.checkpoint_path(step, "best"))
 
     def cut(self, step: int) -> None:
         """Remove everything after a step: records, best policies, damaged and half-written checkpoints."""
-        kept = [json.dumps(r) for r in self.metrics() if r["env_steps"] <= step]
-        write_text(self.metrics_file, "".join(f"{line}\n" for line in kept))
+        with replacing(self.metrics_file) as file:
+            file.write(lines_until(self.metrics_file, step))
+        checkpoint.settle(self.checkpoints)
         for prefix in ("step", "best"):
             for later in self.steps(prefix):
                 if later > step:
-                    shutil.rmtree(self.checkpoint_path(later, prefix))
-        for unfinished in self.checkpoints.glob(".*.tmp"):
-            shutil.rmtree(unfinished)
+                    checkpoint.remove(self.checkpoint_path(later, prefix))
         for video in self.videos():
             if int(video.stem.split("-")[1]) > step:
                 video.unlink()
                 video.with_suffix(".mp4").unlink(missing_ok=True)
         self.summary_file.unlink(missing_ok=True)
+
+
+def refuse_own_policies(run: Run, settings: configs.Config) -> None:
+    """Refuse a group that would play with its own policy of the same run: there would be none any more."""
+    for name, group in settings.groups.items():
+        chosen = group.policy
+        if not isinstance(chosen, configs.SeatedRun) or (chosen.group or name) != name:
+            continue
+        if Path(chosen.run).resolve() == run.path.resolve():
+            cure = "name another run or group"
+            raise configs.ConfigError(f"groups.{name}.policy: '{name}' would play with its own policy; {cure}")
 
 
 def nobody_learns(run: Run) -> bool:

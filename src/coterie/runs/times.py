@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 from coterie.runs.run import Run, number
@@ -19,7 +20,8 @@ def times(run: Run, summary: dict[str, Any]) -> Times:
     """Read a run's times; the three add up to its steps and its `wall_s`."""
     steps, whole = number(run, summary, "env_steps"), number(run, summary, "wall_s")
     records = run.metrics()
-    known = records and records[0].get("env_steps") == 0  # otherwise nothing says what step 0 took
+    # without a record of step 0 and its seconds nothing says what step 0 took
+    known = bool(records) and records[0]["env_steps"] == 0 and math.isfinite(records[0]["wall_s"])
     before = min(records[0]["wall_s"], whole) if known else 0.0
     return Times(before, whole - before, steps / max(whole - before, 1e-9))
 

@@ -18,6 +18,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from coterie.core.types import Array
 from coterie.studies import figures
 from coterie.studies.figures import Chart, Series
@@ -109,7 +111,7 @@ def to_dict(chart: Chart) -> dict[str, Any]:
     ticks = {"ticks": "outside", "ticklen": 4, "tickcolor": "rgba(0,0,0,0)"}  # a gap between numbers and axes
     y: dict[str, Any] = {"zeroline": False, "gridcolor": "#eee", "automargin": True, **ticks}
     y["title"] = {"text": chart.y, "standoff": 12}  # clear of long tick labels
-    largest = max((float(abs(one.estimate.value).max(initial=0)) for one in chart.series), default=0.0)
+    largest = max((float(np.nanmax(abs(one.estimate.value), initial=0)) for one in chart.series), default=0.0)
     if 0 < largest < 0.01:
         y["exponentformat"] = "power"  # instead of 250µ
     if chart.share:
@@ -145,7 +147,8 @@ def to_dict(chart: Chart) -> dict[str, Any]:
 
 def _traces(one: Series, chart: Chart) -> Iterator[dict[str, Any]]:
     """A line, after its band where it has one that stays readable."""
-    kept = figures.thinned(one.x, MAX_POINTS)
+    gaps = np.flatnonzero(np.isnan(one.estimate.value))
+    kept = np.union1d(figures.thinned(one.x, MAX_POINTS), gaps)
     x, low, high = _numbers(one.x[kept]), one.estimate.low, one.estimate.high
     solid = sum(not each.faint for each in chart.series)
     shared = bool(figures.shared_label(chart))  # then a click on a group's entry hides its faint line, too
@@ -170,8 +173,9 @@ def _span(chart: Chart) -> list[float]:
     return [_short(min(ends)), _short(max(ends))]
 
 
-def _numbers(values: Array) -> list[float]:
-    return [_short(value) for value in values.tolist()]
+def _numbers(values: Array) -> list[float | None]:
+    """Numbers as JSON has them: a gap is null."""
+    return [None if math.isnan(value) else _short(value) for value in values.tolist()]
 
 
 def _short(value: float) -> float:

@@ -192,7 +192,12 @@ def performance_profile(
 
 
 def align(curves: Sequence[tuple[Array, Array]], most: int | None = None) -> tuple[Array, Array]:
-    """Interpolate curves (x, y) of several runs at common points: `[T]` and `[T, R]`, where all are defined."""
+    """Interpolate curves (x, y) of several runs at common points: `[T]` and `[T, R]`, where all are defined.
+
+    NaN in a curve is a gap, up to the points on its sides. A curve without points has none in common with others.
+    """
+    if not all(len(x) for x, _ in curves):
+        return np.zeros(0), np.zeros((0, len(curves)))
     points = np.unique(np.concatenate([x for x, _ in curves]))
     points = points[(points >= max(x[0] for x, _ in curves)) & (points <= min(x[-1] for x, _ in curves))]
     if most is not None and len(points) > most:

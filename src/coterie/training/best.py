@@ -2,7 +2,8 @@
 
 In a game whose learning groups play for a constant sum, what one wins another loses, and the mean return is the same
 for every policy. Where one group's return falls as the others' rises, the mean return mostly says how weak one side is.
-In both the last evaluated policies are the best. Policies of step 0 are replaced by the first that have learned.
+In both the last evaluated policies are the best. Untrained policies of step 0 are replaced by the first that have
+learned; those that an earlier run has trained compete with them.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ OPPOSED = -0.5  # correlation of a group's return with the other groups' sum, at
 class Best:
     """The best policies so far: their step and score, and what decides."""
 
-    def __init__(self, setting: Rule, groups: Sequence[str]) -> None:
+    def __init__(self, setting: Rule, groups: Sequence[str], begins_trained: bool = False) -> None:
         self.setting, self.groups = setting, groups  # the groups whose returns count
+        self.begins_trained = begins_trained  # whether step 0 plays with what an earlier run has learned
         self.step, self.score = -1, -np.inf
         self.constants: list[float | None] | None = None  # of `sums` in every episode so far; None: it has varied
         self.opposed = False  # whether an evaluation has shown opponents
@@ -40,7 +42,8 @@ class Best:
         self.constants = [a if _equal(a, b, result) else None for a, b in zip(before, found, strict=True)]
         self.opposed = self.opposed or opposed(result, self.groups)
         self.alone = sum(result.returns[group].shape[1] for group in self.groups) == 1
-        if self.step <= 0 or score > self.score or self.rule == "last":
+        untrained = self.step < 0 or (self.step == 0 and not self.begins_trained)
+        if untrained or score > self.score or self.rule == "last":
             self.step, self.score = step, score
             return True
         return False

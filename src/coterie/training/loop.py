@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from coterie.advice.policy import AdvisorPolicy
-from coterie.config.schema import Config, ConfigError, GroupConfig, SeatedRun, leaves, to_dict
+from coterie.config.schema import Config, ConfigError, leaves, to_dict
 from coterie.core import seeding
 from coterie.core.decisions import Joint
 from coterie.core.group import Actor, Group, GroupSpec, Learner, Policy, WeighsAdvice
@@ -67,6 +67,7 @@ from coterie.training.evaluate import Result, evaluate
 from coterie.training.language_models import count_unanswered, keep_answers
 from coterie.training.plan_tables import write_plans
 from coterie.training.runner import Episodes
+from coterie.training.shortfall import begins_trained, goes_on, shortfalls
 from coterie.video.films import warn_undrawable
 
 log = logging.getLogger("coterie")
@@ -104,7 +105,8 @@ class Training:
                 self.weighing[group.name] = group.actor.advisor
         self.window = settings.stop.episodes if settings.stop else RECENT
         self.iteration, self.env_steps, self.wall = 0, 0, 0.0
-        self.best = Best(settings.best, self.learning or [group.name for group in self.groups])
+        counted = self.learning or [group.name for group in self.groups]
+        self.best = Best(settings.best, counted, begins_trained(config))
         self.score = -np.inf  # of the latest validation
         self.validations, self.said_slow = 0, False  # the first one compiles: it says little about later ones
         self.recent: dict[str, deque[float]] = {g.name: deque(maxlen=self.window) for g in self.groups}
@@ -208,8 +210,10 @@ class Training:
         return taught or not needs_play(config) or any(map(goes_on, config.groups.values()))
 
     def score_step_0(self) -> None:
-        """Score the untrained policies on held-out episodes."""
+        """Score the policies that training begins with on held-out episodes."""
         self.step_0 = self.evaluate("evaluate").to_dict()
+        if self.env_steps:  # a fork that plays another world, or other episodes, than its parent
+            self.step_0["env_steps"] = self.env_steps
         if self.scores_drawn:
             self.step_0["drawn"] = self.evaluate("evaluate", greedy=False).to_dict()
 
@@ -314,12 +318,13 @@ class Training:
 
     def restore(self, state: State) -> None:
         """Return to a full checkpoint."""
-        settings, shards = self.config.train, state["shards"]
-        num_envs = sum(len(shard["tally"]["length"]) for shard in shards)
-        if (num_envs, len(shards)) != (settings.num_envs, settings.shards):
-            raise ConfigError(
-                f"train: this run has num_envs={num_envs} and shards={len(shards)}; they cannot change on resume"
-            )
+        settings, shards = self.config.train, state["shards"]  # None: a fork begins its episodes anew
+        if shards is not None:
+            num_envs = sum(len(shard["tally"]["length"]) for shard in shards)
+            if (num_envs, len(shards)) != (settings.num_envs, settings.shards):
+                raise ConfigError(
+                    f"train: this run has num_envs={num_envs} and shards={len(shards)}; they cannot change on resume"
+                )
         self.iteration, self.env_steps, self.wall = state["iteration"], state["env_steps"], state["wall_s"]
         self.best.load(state)
         self.step_0 = state["step_0"]
@@ -339,7 +344,8 @@ class Training:
             with fitting(path):
                 for part, held in zip(group.actor.parts(), state["actors"][group.name], strict=True):
                     part.load(held)
-        self.workers.load(shards)
+        if shards is not None:
+            self.workers.load(shards)
         self.surplus = {}
         now = {name: advice_counts(counters) for name, counters in self.counters().items()}
         self.advice = state.get("advice", {})  # not in checkpoints of 0.2
@@ -409,7 +415,7 @@ def train_until_end(
         else:
             training.restore(state)  # a config that does not fit is refused before any file is changed
         run.cut(-1 if state is None else training.env_steps)
-        run.write_config(config)
+        run.write_config(config, 0 if state is None else training.env_steps)
         note_start(run, resumed=state is not None)
         if config.train.video:
             warn_undrawable(config.world)
@@ -467,6 +473,8 @@ def loop(
             training.score_step_0()
             record(training.validate())
         except Interrupted:
+            if training.run.steps():  # of a fork, which goes on from there
+                return {"finished": False, "env_steps": training.env_steps}
             raise Interrupted("stopped before the first checkpoint; nothing is kept") from None
         training.save()
     wall_before = training.wall
@@ -530,6 +538,8 @@ def finish(training: Training, speed: float) -> dict[str, Any]:
     }
     if "drawn" in training.step_0:
         summary["drawn"] = training.evaluate("evaluate", greedy=False).to_dict()
+    if worse := fallen_short(training, summary):
+        summary["worse"] = worse
     unanswered = count_unanswered(training.reports())
     summary |= {"unanswered": unanswered} if unanswered else {}
     write_text(run.summary_file, json.dumps(summary, indent=2) + "\n")
@@ -544,9 +554,15 @@ def finish(training: Training, speed: float) -> dict[str, Any]:
     return {"finished": True} | summary
 
 
-def goes_on(group: GroupConfig) -> bool:
-    """Whether a group learns from the weights of an earlier run on."""
-    return group.learner is not None and (isinstance(group.policy, SeatedRun) or group.start is not None)
+def fallen_short(training: Training, summary: dict[str, Any]) -> list[str]:
+    """Sentences about groups that training made worse; none about opponents, and where nobody learns."""
+    if not training.learning or training.best.constant_sum or training.best.opposed:
+        return []
+    names = [f"{name}/eval/return_mean" for name in training.learning]
+    rows = [record for record in training.run.metrics() if all(name in record for name in names)]
+    validations = [float(np.mean([row[name] for name in names])) for row in rows]
+    recent = {name: float(np.mean(values)) for name, values in training.recent.items() if values}
+    return shortfalls(summary, training.config, validations, recent)
 
 
 def is_taught(group: Group) -> bool:

@@ -9,8 +9,9 @@ from typing import Any
 
 from coterie.config import schema
 from coterie.runs.extras import extra
-from coterie.runs.run import Run, entry, number
+from coterie.runs.run import Run, entry, number, refuse_own_policies
 from coterie.training import build
+from coterie.training.identity import refuse_other_problem, refuse_without_effect
 from coterie.training.loop import Report, run_directory
 from coterie.training.loop import train as run_training
 
@@ -45,12 +46,15 @@ def resume(
 ) -> bool:
     """Go on with a run from its newest intact checkpoint; False when it had already finished."""
     run = Run.open(path)
-    settings = run.config(overrides)
+    before, settings = run.config(), run.config(overrides)
     refuse_own_policies(run, settings)
+    refuse_other_problem(run, before, settings)
     summary = run.summary()
     if summary is not None:
-        solved = entry(run, summary, "solved") and settings.train.stop == run.config().train.stop
-        if solved or number(run, summary, "env_steps") >= settings.train.total_steps:
+        solved = entry(run, summary, "solved") and settings.train.stop == before.train.stop
+        steps = int(number(run, summary, "env_steps"))
+        if solved or steps >= settings.train.total_steps:
+            refuse_without_effect(run, before, settings, steps)
             if report is not None and not (run.path / "report.html").exists():  # killed before its report
                 with extra("report"):
                     report([run], run.path / "report.html")
@@ -60,14 +64,3 @@ def resume(
         log.warning("'%s' has no intact checkpoint left; it starts anew from its config", path)
     run_training(settings, run, state, quiet=quiet, report=report)
     return True
-
-
-def refuse_own_policies(run: Run, settings: schema.Config) -> None:
-    """Refuse a group that would play with its own policy of the same run: there would be none any more."""
-    for name, group in settings.groups.items():
-        chosen = group.policy
-        if not isinstance(chosen, schema.SeatedRun) or (chosen.group or name) != name:
-            continue
-        if Path(chosen.run).resolve() == run.path.resolve():
-            cure = "name another run or group"
-            raise schema.ConfigError(f"groups.{name}.policy: '{name}' would play with its own policy; {cure}")

@@ -174,9 +174,10 @@ def curves(variant: Variant, scales: dict[str, Scale], axis: str) -> tuple[Array
     """Interquartile means of the runs' evaluations against `steps` or `wall`, where all runs have values."""
     runs = [(scales[world], run.curve) for world, runs in variant.runs.items() for run in runs]
 
-    def along(curve: Curve) -> Array:
-        return curve.steps if axis == "steps" else curve.wall
+    def along(curve: Curve, scale: Scale) -> tuple[Array, Array]:
+        at = curve.steps if axis == "steps" else curve.wall
+        return at[np.isfinite(at)], scale(curve.value)[np.isfinite(at)]
 
-    points, values = statistics.align([(along(curve), scale(curve.value)) for scale, curve in runs], MAX_POINTS)
+    points, values = statistics.align([along(curve, scale) for scale, curve in runs], MAX_POINTS)
     sizes = np.cumsum([len(members) for members in variant.runs.values()])[:-1]
     return points, estimate(np.split(values, sizes, axis=1), statistics.interquartile_mean)

@@ -21,6 +21,7 @@ from coterie.runs import index as run_index
 from coterie.runs.run import Run, number
 
 ARGUMENT = "argument"  # in place of a setting: every argument of the command is a variant
+CHANGED = "changed"  # in place of a setting: what changed while the run trained, in words
 NOT_COMPARED = configs.WITHOUT_EFFECT | {"schema", "experiment", "seed"}
 
 
@@ -29,7 +30,7 @@ class Curve:
     """Evaluations during training, on validation episodes."""
 
     steps: Array  # [T] environment steps
-    wall: Array  # [T] seconds since step 0 was evaluated
+    wall: Array  # [T] seconds since step 0 was evaluated; NaN where they were not recorded
     value: Array  # [T] mean return
 
 
@@ -41,7 +42,7 @@ class RunResult:
     argument: str  # of the command, under which it was found
     experiment: str
     seed: int
-    settings: dict[str, Any]  # path -> value, those that can change a result
+    settings: dict[str, Any]  # path -> value, those that can change a result; CHANGED where they did on the way
     score: float  # of the chosen checkpoint on held-out episodes
     last: float  # of the last policies on the same episodes
     baselines: dict[str, float]  # random play, step 0 and, where there is one, the expert, on the same episodes
@@ -123,7 +124,7 @@ def read_run(argument: str, run: Run, scored: str, group: str | None) -> RunResu
         argument,
         settings.experiment,
         settings.seed,
-        compared_settings(settings),
+        compared_settings(run),
         score("evaluation" if scored == "best" else "last"),
         score("last"),
         baselines | {name: score("baselines", name) for name in summary["baselines"]},
@@ -136,16 +137,22 @@ def read_run(argument: str, run: Run, scored: str, group: str | None) -> RunResu
 def read_curve(run: Run, groups: Sequence[str]) -> Curve:
     """The run's evaluations, averaged over groups."""
     names = [f"{group}/eval/return_mean" for group in groups]
-    points = [(r["env_steps"], r["wall_s"], np.mean([r[n] for n in names])) for r in run.metrics() if names[0] in r]
+    read = [(r["env_steps"], r["wall_s"], np.mean([r.get(n, np.nan) for n in names])) for r in run.metrics()]
+    points = [point for point in read if np.isfinite(point[2])]
     if not points:
         raise CoterieError(f"'{run.path}' has no evaluations in its metrics.jsonl")
     steps, wall, returns = np.array(points, float).T
-    return Curve(steps, wall - wall[0] if steps[0] == 0 else wall, returns)
+    return Curve(steps, wall - wall[0] if steps[0] == 0 and np.isfinite(wall[0]) else wall, returns)
 
 
-def compared_settings(config: configs.Config) -> dict[str, Any]:
-    """The settings that distinguish runs, as path -> value: all that can change a result, without the seed."""
-    return {k: v for k, v in flatten(configs.to_dict(config)).items() if k not in NOT_COMPARED}
+def compared_settings(run: Run) -> dict[str, Any]:
+    """The settings that distinguish runs, as path -> value: all that can change a result, without the seed.
+
+    A run whose settings changed on the way is another variant than one that had its last settings from the beginning.
+    """
+    found = {k: v for k, v in flatten(configs.to_dict(run.config())).items() if k not in NOT_COMPARED}
+    changed = "; ".join(run.history().described())
+    return found | ({CHANGED: changed} if changed else {})
 
 
 def flatten(nested: dict[str, Any], path: str = "") -> dict[str, Any]:
@@ -286,6 +293,8 @@ def _as_overrides(settings: dict[str, Any], keys: Sequence[str], one_group: bool
     for key in keys:
         if key == ARGUMENT:
             words.append(settings[key])
+        elif key == CHANGED:
+            words += [f"({settings[key]})"] if key in settings else []
         elif key in settings:
             parts = key.split(".")
             hidden = {"groups": 2 if one_group else 1, "world": 1}.get(parts[0], 0)

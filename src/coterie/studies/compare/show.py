@@ -17,6 +17,7 @@ from coterie.core.types import Array
 from coterie.studies import figures, html, interactive, statistics
 from coterie.studies.columns import Row, columns, fold
 from coterie.studies.compare.compare import Comparison, Standing, area, curves, frames, strata
+from coterie.studies.compare.runs import CHANGED
 from coterie.studies.figures import Chart, Reference, Series
 from coterie.studies.statistics import Estimate
 
@@ -99,12 +100,19 @@ def notes(comparison: Comparison, scored: str, skipped: Sequence[Path]) -> list[
         if comparison.normalised:
             reference = f"{scale.source} = 1 at {number(scale.reference)}"
             lines.append(f"scale of {world}: random play = 0 at {number(scale.random)}, {reference}")
+    lines += changed_notes(comparison)
     lines += interval_notes(comparison)
     ends = sorted({f"{end:,.0f}" for end in comparison.ends.values()})
     lines.append(f"AUC: area under the validation curve, as its mean height, up to {' or '.join(ends)} steps")
     if skipped:
         lines.append(f"skipped, unfinished: {', '.join(map(str, skipped))}")
     return lines
+
+
+def changed_notes(comparison: Comparison) -> list[str]:
+    """A note on every run whose settings changed while it trained."""
+    runs = [run for one in comparison.standings for runs in one.variant.runs.values() for run in runs]
+    return [f"changed on the way: {run.path} {run.settings[CHANGED]}" for run in runs if CHANGED in run.settings]
 
 
 def interval_notes(comparison: Comparison) -> list[str]:
@@ -226,6 +234,7 @@ def _rows(comparison: Comparison, standing: Standing) -> list[dict[str, Any]]:
                     "censored": None if threshold is None else took is None,
                     "wall_s": run.wall_s,
                     "env_steps": run.env_steps,
+                    "changed": run.settings.get(CHANGED, ""),
                 }
             )
     return rows

@@ -17,6 +17,9 @@ def report_section(runs: Sequence[Run]) -> Iterable[str]:
     rows = [*_facts(first)]
     again = sum(len(began) - 1 for _, began in found if began)
     rows += [["resumed", f"{again} time{'s' if again > 1 else ''}"]] if again else []
+    origins = [origin for run in runs if (origin := run.history().origin())]
+    rows += [["continues", _several(origins)]] if origins else []
+    rows += [["changed", words] for run in runs for words in _changes(run, len(runs) > 1)]
     rows += _durations(runs)
     rows.append(["run" if len(runs) == 1 else "runs", _paths(runs)])
     yield html.table([], rows, "words")
@@ -36,6 +39,12 @@ def _facts(first: Sequence[Start]) -> Iterable[list[str]]:
 def _several(words: Sequence[str]) -> str:
     different = list(dict.fromkeys(words))
     return different[0] + (f" (and {len(different) - 1} other)" if len(different) > 1 else "")
+
+
+def _changes(run: Run, several: bool) -> Iterable[str]:
+    """The settings that changed while a run trained; of several runs, with its name."""
+    for words in run.history().described():
+        yield f"{run.path.name} {words}" if several else words
 
 
 def _durations(runs: Sequence[Run]) -> list[list[str]]:

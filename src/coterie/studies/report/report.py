@@ -90,7 +90,7 @@ def _overview(runs: Sequence[Run], page: Path) -> Iterable[str]:
 def group_by_settings(runs: Sequence[Run]) -> dict[str, list[Run]]:
     """Runs that differ only in seed, under their experiment's name and the settings in which experiments differ."""
     configs = [run.config() for run in runs]
-    labels = make_labels([c.experiment for c in configs], [compared_settings(c) for c in configs])
+    labels = make_labels([c.experiment for c in configs], [compared_settings(run) for run in runs])
     variants: dict[str, list[Run]] = {}
     for label, run in zip(labels, runs, strict=True):
         variants.setdefault(label, []).append(run)

@@ -41,6 +41,9 @@ def report_section(runs: Sequence[Run]) -> Iterable[str]:
         yield "<p class=quiet>The run has not finished; scores are computed at its end.</p>"
         return
     yield f"<p class=quiet>{escape(' '.join(_caption(finished, len(runs))))}</p>"
+    for run, summary in finished:
+        which = f"{run.path.name}: " if len(runs) > 1 else ""
+        yield from (f"<p><b>Worse.</b> {escape(which + words)}.</p>" for words in summary.get("worse", []))
     rows = pooled_rows(finished)
     names = ["", *(row.policy for row in rows)]
     yield _table(
@@ -71,9 +74,10 @@ def _policies(run: Run, summary: dict[str, Any]) -> dict[str, list[str]]:
     """The policies that a summary scores -> where in it."""
     if nobody_learns(run):  # all evaluations have the same players
         return {"players": ["evaluation"]} | {name: ["baselines", name] for name in entry(run, summary, "baselines")}
-    places = {"trained (best)": ["evaluation"], "trained (last)": ["last"], "step 0": ["step_0"]}
+    start = f"step {entry(run, summary, 'step_0').get('env_steps', 0):,}"  # of a fork, where it began
+    places = {"trained (best)": ["evaluation"], "trained (last)": ["last"], start: ["step_0"]}
     if "drawn" in summary:  # of taught groups
-        places |= {"trained (best), actions drawn": ["drawn"], "step 0, actions drawn": ["step_0", "drawn"]}
+        places |= {"trained (best), actions drawn": ["drawn"], f"{start}, actions drawn": ["step_0", "drawn"]}
     return places | {name: ["baselines", name] for name in entry(run, summary, "baselines")}
 
 
