@@ -11,7 +11,7 @@ from coterie.algorithms.replay import MemorySettings, ReplaySettings
 from coterie.algorithms.sac.sac import SACSettings
 from coterie.config import registry
 from coterie.core import lookup
-from coterie.core.group import Stateless
+from coterie.core.group import Learner, Policy
 from coterie.core.types import Box, Decision, Dict, Discrete, Experience, Text
 from coterie.lm.loading import LMSettings
 from coterie.policies.search.networks import PositionNetworkSettings as PositionNetworkSettings
@@ -77,7 +77,9 @@ def learner_maker(name, preference="individual", scope="step"):
     settings = AT_ONCE.get(name, settings)  # learners that wait for enough experience would not learn in a check
     settings = dataclasses.replace(settings, **SETTINGS_OF_SCOPES.get(scope, {}))
     liked, liking = build(registry.PREFERENCES, preference, **{} if scope == "step" else {"scope": scope})
-    taught = next(p for p, address in registry.POLICIES.items() if lookup.look_up(registry.POLICIES, p) is made.teaches)
+    taught = next(
+        p for p, address in registry.POLICIES.items() if lookup.look_up(registry.POLICIES, p) is made.teaches[0]
+    )
     return lambda where: made(settings, policy_maker(taught)(where), where, liked(liking))
 
 
@@ -178,7 +180,7 @@ def test_learners_with_every_preference(name, preference, parameters):
 # The checks themselves locate each defect ---------------------------------------------------------------
 
 
-class DefectivePolicy(Stateless):
+class DefectivePolicy(Policy):
     """A policy with one defect."""
 
     def __init__(self, defect, where):
@@ -246,7 +248,7 @@ def test_a_wrong_density_is_located(action):
         check_policy(lambda where: DefectivePolicy("wrong log_prob", where), group_spec(ACTIONS[action]))
 
 
-class DefectiveLearner(Stateless):
+class DefectiveLearner(Learner):
     """A learner with one defect."""
 
     def __init__(self, defect, where):

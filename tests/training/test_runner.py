@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coterie.core.group import Actor
+from coterie.core.group import Actor, Policy
 from coterie.core.types import Decision, Discrete, View, merge
 from coterie.policies.scripted import RandomPolicy, RandomSettings
 from coterie.preferences.standard import Individual, IndividualSettings, Team, TeamSettings
@@ -27,10 +27,8 @@ def random_seat(world, **fields):
     return where, RandomPolicy(RandomSettings(), where)
 
 
-class FixedPlay:
+class FixedPlay(Policy):
     """Plays a fixed legal move for every position and agent, so that no random stream matters."""
-
-    memory_size = 0
 
     def act(self, view):
         taken = view.observation[..., :9] + view.observation[..., 9:]

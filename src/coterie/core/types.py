@@ -441,6 +441,17 @@ class PendingTransitions:
     trace: dict[str, Array] | None = None  # [N, A, …]
     group_reward: Array | None = None  # [N, A]: the group's mean rewards so far, since each decision; 0: none is open
 
+    def state(self) -> State:
+        """Its fields, for checkpoints."""
+        state: State = {spec.name: getattr(self, spec.name) for spec in fields(self)}
+        return state | {"advice": None if self.advice is None else self.advice._asdict()}
+
+    @classmethod
+    def loaded(cls, state: State) -> PendingTransitions:
+        """The transitions of a saved state."""
+        advice = state["advice"]
+        return cls(**state | {"advice": None if advice is None else Advice(**advice)})
+
 
 def open_decisions(experience: Experience) -> PendingTransitions:
     """The decisions that a finished rollout leaves open, with what has arrived for them."""

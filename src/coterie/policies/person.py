@@ -21,7 +21,8 @@ import numpy as np
 
 from coterie.core import ansi
 from coterie.core.game import game_of
-from coterie.core.group import GroupSpec, PlayStopped, Stateless
+from coterie.core.group import GroupSpec, PlayStopped, Policy
+from coterie.core.settings import Settings
 from coterie.core.text import HasOwnWords, HasTextCodec, OwnWords, TextCodec, find_text_codec
 from coterie.core.types import (
     ActionSpace,
@@ -52,7 +53,7 @@ Shown = Literal["auto", "words", "picture", "numbers"]
 
 
 @dataclass(frozen=True)
-class PersonSettings:
+class PersonSettings(Settings):
     """Settings of what a person sees."""
 
     show: Shown = "auto"  # words, picture or numbers; auto: the first that the world has, in board games the picture
@@ -62,7 +63,7 @@ class PersonSettings:
         one_of("show", self.show, get_args(Shown))
 
 
-class PersonPolicy(Stateless):
+class PersonPolicy(Policy):
     """Asks a person for the action of every agent of a group, one after the other.
 
     Its memory is the number of the agent's decisions in this episode.

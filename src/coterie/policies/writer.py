@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from coterie.core.demonstrations import UNLABELLED
-from coterie.core.group import GroupSpec, Stateless
+from coterie.core.group import GroupSpec, Policy
+from coterie.core.settings import Settings
 from coterie.core.types import Counters, Decision, Text, View, blank
 from coterie.core.validation import at_least, positive
 from coterie.lm.choice import AnswerCounter, AnswerMemo
@@ -23,7 +24,7 @@ from coterie.lm.loading import LMSettings, LoadedModel, backend_of, load_shared
 
 
 @dataclass(frozen=True)
-class WriterSettings:
+class WriterSettings(Settings):
     """Settings of the policy 'writer'."""
 
     lm: LMSettings = field(default_factory=LMSettings)  # the language model; a bare name is enough
@@ -49,10 +50,8 @@ class WriterSettings:
             raise ValueError(f"template must contain {{prompt}} once and no other braces, got {self.template!r}")
 
 
-class WriterPolicy(Stateless):
+class WriterPolicy(Policy):
     """Writes for a group of agents with a language model."""
-
-    memory_size = 0
 
     def __init__(self, settings: WriterSettings, group_spec: GroupSpec) -> None:
         spaces = group_spec.spaces

@@ -11,20 +11,20 @@ import numpy as np
 from coterie.core import seeding
 from coterie.core.group import GroupSpec, Learner
 from coterie.core.types import Array, Experience, Joint, State, map_tree
-from coterie.testing.comparison import expect, expect_equal, expect_members, leaves, through_checkpoint
+from coterie.testing.comparison import expect, expect_equal, expect_inherits, leaves, through_checkpoint
 from coterie.testing.sampling import random_experience
 
 
 def check_learner(
     make_learner: Callable[[GroupSpec], Learner], group_spec: GroupSpec, masked: bool = False, uses_replay: bool = False
 ) -> None:
-    """Raise `ContractError` unless `make_learner(group_spec)` conforms to the `Learner` protocol.
+    """Raise `ContractError` unless `make_learner(group_spec)` conforms to the base class `Learner`.
 
     Every call of `make_learner` must return an equal learner. Set `uses_replay=True` for learners that learn from
     earlier experience when the latest holds no decision.
     """
     learner, bystander, again = (make_learner(group_spec) for _ in range(3))
-    expect_members(learner, Learner)
+    expect_inherits(learner, Learner)
     experience = random_experience(group_spec, learner.policy, masked, 0)
     other = random_experience(group_spec, learner.policy, masked, 1)
     first, experience_before = _full_state(learner), leaves(experience)

@@ -18,7 +18,6 @@ import numpy as np
 from coterie.core import seeding
 from coterie.core.group import Actor, GroupSpec, HasEpisodeState
 from coterie.core.types import (
-    Advice,
     Array,
     CoterieError,
     Counters,
@@ -196,7 +195,7 @@ class Runner:
 
     def counters(self) -> Counters:
         """The world's counters since its reset."""
-        return dict(getattr(self.world, "counters", dict)())
+        return dict(self.world.counters())
 
     def begin(self, iteration: int) -> None:
         """Derive the random streams of an iteration."""
@@ -293,7 +292,7 @@ class Runner:
             "world": self.world.save(),
             "tally": self.tally.state(),
             "memories": {name: memory.copy() for name, memory in self.memories.items()},
-            "openings": {name: _pending_state(pending) for name, pending in self.pending.items()},
+            "openings": {name: pending.state() for name, pending in self.pending.items()},
             "actors": {actor.group_spec.group: [part.state() for part in actor.parts()] for actor in self.actors},
             "episodes": {
                 actor.group_spec.group: actor.policy.episode_state(self.world)
@@ -307,7 +306,7 @@ class Runner:
         self.timestep = self.world.load(state["world"])
         self.tally.load(state["tally"])
         self.memories = {name: memory.copy() for name, memory in state["memories"].items()}
-        self.pending = {name: _load_pending(held) for name, held in state["openings"].items()}
+        self.pending = {name: PendingTransitions.loaded(held) for name, held in state["openings"].items()}
         for actor in self.actors:
             for part, held in zip(actor.parts(), state["actors"][actor.group_spec.group], strict=True):
                 part.load(held)
@@ -354,7 +353,7 @@ def play_episodes(runner: Runner, limit: int | None = None) -> Iterator[dict[str
 
 def has_unknown_limit(world: World) -> bool:
     """Whether nobody knows after how many steps the world's episodes end at the latest."""
-    return not getattr(world, "limits_episodes", True)
+    return not world.limits_episodes
 
 
 def patience(world: World) -> int:
@@ -363,13 +362,3 @@ def patience(world: World) -> int:
         return EPISODE_LIMIT
     agents = sum(len(agent_type.agents) for agent_type in world.agent_types.values())
     return PATIENCE * (1 if world.simultaneous else agents)
-
-
-def _pending_state(pending: PendingTransitions) -> State:
-    state: State = {name: getattr(pending, name) for name in PendingTransitions.__dataclass_fields__}
-    return state | {"advice": None if pending.advice is None else pending.advice._asdict()}
-
-
-def _load_pending(state: State) -> PendingTransitions:
-    advice = state["advice"]
-    return PendingTransitions(**state | {"advice": None if advice is None else Advice(**advice)})

@@ -32,8 +32,9 @@ from coterie.core.types import (
 )
 from coterie.nn.threads import fixed_threads
 from coterie.training import build
+from coterie.training.baselines import teacher_actor
 from coterie.training.evaluate import Result, evaluate
-from coterie.training.loop import evaluation_seed, teacher_actor
+from coterie.training.loop import evaluation_seed
 from coterie.training.run import Run
 
 log = logging.getLogger("coterie")

@@ -17,7 +17,6 @@ import numpy as np
 from coterie.config.schema import Config
 from coterie.core.group import Group
 from coterie.core.types import CoterieError, Counters, State, StateRows, merge, merge_counters
-from coterie.lm.plans import PlanTable
 from coterie.training.checkpoint import fitting
 from coterie.training.evaluate import actor_metrics
 from coterie.training.runner import Rollout, join_episodes
@@ -48,8 +47,8 @@ class Workers(Protocol):
         """Metrics of actors that live in other processes, by group."""
         ...
 
-    def plans(self) -> dict[str, list[PlanTable]]:
-        """Plans of teachers that live in other processes, by group."""
+    def findings(self) -> dict[str, list[Any]]:
+        """What actors found that live in other processes, by group (`Actor.findings`)."""
         ...
 
     def close(self) -> None:
@@ -141,11 +140,9 @@ class ShardHost:
         """Metrics of the actors since they were built, by group."""
         return actor_metrics(self.actors)
 
-    def plans(self) -> dict[str, PlanTable]:
-        """Plans of the actors' teachers, by group."""
-        from coterie.training.plans import plans_of
-
-        return plans_of(self.actors)
+    def findings(self) -> dict[str, Any]:
+        """What the actors found in play, by group."""
+        return {actor.group_spec.group: actor.findings() for actor in self.actors}
 
 
 class LocalWorkers:
@@ -166,8 +163,8 @@ class LocalWorkers:
     def metrics(self) -> dict[str, Counters]:
         return {}  # these actors are the loop's own
 
-    def plans(self) -> dict[str, list[PlanTable]]:
-        return {}  # likewise
+    def findings(self) -> dict[str, list[Any]]:
+        return {}  # these actors are the loop's own
 
     def close(self) -> None:
         """There are no processes to end."""
@@ -189,7 +186,7 @@ class ShardService:
                 "save": self.host.save,
                 "load": self.host.load,
                 "metrics": self.host.metrics,
-                "plans": self.host.plans,
+                "findings": self.host.findings,
             }
             return Answer(False, methods[request.method](*request.arguments))
         except CoterieError as error:
@@ -223,10 +220,9 @@ class RemoteWorkers:
         names = {name: None for part in parts for name in part}
         return {name: merge_counters([part[name] for part in parts if name in part]) for name in names}
 
-    def plans(self) -> dict[str, list[PlanTable]]:
-        parts: list[dict[str, PlanTable]] = self.ask("plans")
-        names = {name: None for part in parts for name in part}
-        return {name: [part[name] for part in parts if name in part] for name in names}
+    def findings(self) -> dict[str, list[Any]]:
+        parts: list[dict[str, Any]] = self.ask("findings")
+        return {name: [part[name] for part in parts] for name in parts[0]}
 
     def by_shard(self, answers: list[list[Any]]) -> list[Any]:
         """The workers' answers in the order of the shards."""

@@ -7,7 +7,7 @@ legal actions, whether the action is the demonstrator's own, success, and the ag
 from __future__ import annotations
 
 import importlib
-from dataclasses import replace
+from dataclasses import asdict, replace
 from types import ModuleType
 from typing import Any
 
@@ -147,7 +147,8 @@ def _refuse_squashed(settings: Any, space: Any, dataset_id: str) -> None:
     box = importlib.import_module("gymnasium.spaces").Box
     if not isinstance(space, box) or not (np.isfinite(space.low) != np.isfinite(space.high)).any():
         return
-    if getattr(getattr(settings, "actions", None), "one_sided", "limit") == "squash":
+    actions = asdict(settings).get("actions")  # of worlds that adapters make
+    if actions is not None and actions["one_sided"] == "squash":
         raise CoterieError(
             f"'{dataset_id}' has actions {space}, which this world squashes; set world.actions.one_sided=limit"
         )

@@ -20,7 +20,6 @@ from coterie.nn.packing import encode, layout, pack
 from coterie.nn.threads import fixed_threads
 from coterie.preferences.ratings import EpisodeLibrary
 from coterie.training import build
-from coterie.training.captions import signs
 from coterie.training.loop import evaluation_seed
 from coterie.training.runner import Runner, play_episodes
 from coterie.training.table import Table
@@ -136,7 +135,7 @@ def _play_one(
         returns,
         description,
         tuple(frames),
-        () if drawn is None else signs(world),
+        () if drawn is None else world.legend(),
     )
 
 

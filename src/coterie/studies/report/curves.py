@@ -12,9 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from coterie.config import registry
-from coterie.core import lookup
-from coterie.core.group import Panel
+from coterie.config import classes
 from coterie.studies import figures, statistics
 from coterie.studies.figures import Chart, Reference, Series
 from coterie.studies.statistics import bootstrap_stream
@@ -22,14 +20,6 @@ from coterie.training.run import Run, entry, number
 
 MAX_POINTS = 200  # of a line with a band
 AXES = {"env_steps": figures.STEPS, "wall_s": figures.TRAINING}  # key of a record -> label of the x axis
-DEFAULT_PANELS = (  # of a learner that declares none; those whose metrics no run recorded are left out
-    Panel("policy loss", "loss", ("policy_loss",)),
-    Panel("value loss", "loss", ("value_loss", "loss")),
-    Panel("mean action value", "value", ("q_mean",)),
-    Panel("exploration", "share of random actions", ("epsilon",)),
-    Panel("entropy", "nats", ("entropy",)),
-    Panel("KL to the policy that acted", "nats", ("kl",)),
-)
 Records = list[dict[str, Any]]  # of one run
 
 
@@ -105,8 +95,8 @@ def _learner_plots(run: Run, colours: dict[str, str]) -> list[Plot]:
     for name, group in run.config().groups.items():
         if group.learner is None:
             continue
-        learner = lookup.look_up(registry.LEARNERS, group.learner.name)
-        for panel in getattr(learner, "panels", DEFAULT_PANELS):
+        learner = classes.learner(group.learner.name)
+        for panel in learner.panels:
             plot = plots.setdefault(panel.title, Plot(panel.title, panel.unit))
             for m, metric in enumerate(panel.metrics):
                 label = name if len(panel.metrics) == 1 else f"{name}, {metric.replace('_', ' ')}"

@@ -16,9 +16,8 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from coterie.config import registry
+from coterie.config import classes
 from coterie.config.schema import ConfigError
-from coterie.core import lookup
 from coterie.core.types import CoterieError
 from coterie.core.world import ReportSection
 from coterie.studies import figures, html, interactive, statistics, transcripts
@@ -110,9 +109,8 @@ def default_path(runs: Sequence[Run]) -> Path:
 def _world_section(runs: Sequence[Run]) -> ReportSection | None:
     """The section that the world of these runs adds; None where they play several worlds."""
     worlds = {run.config().world.name for run in runs}
-    world = lookup.look_up(registry.WORLDS, worlds.pop())
-    section: ReportSection | None = getattr(world, "report_section", lambda _: None)(runs) if not worlds else None
-    return section
+    world = classes.world(worlds.pop())
+    return None if worlds else world.report_section(runs)
 
 
 def _write_section_figures(figure: Path | None, section: ReportSection) -> None:
