@@ -230,15 +230,15 @@ class Scaled(Preference):
         return experience.reward * np.float32(self.factor)
 
 
-class Unsettled:
-    """Not a part: its constructor takes no settings."""
+class Unsettled(Odd):
+    """Its constructor takes no settings."""
 
     def __init__(self) -> None:
         pass
 
 
-class Loose:
-    """Not a part: its settings are no dataclass."""
+class Loose(Odd):
+    """Its settings are no dataclass."""
 
     def __init__(self, settings: dict) -> None:
         pass

@@ -99,7 +99,7 @@ class Stateful:
         return {}
 
     def findings(self) -> Any:
-        """Of policies, advisors and shields: what it found in play that a run keeps in a file; None: nothing."""
+        """The findings of a policy, advisor or shield: what a run keeps in a file besides checkpoints; None: nothing."""
         return None
 
     def write_findings(self, folder: Path, group: str, elsewhere: Sequence[Any]) -> None:
@@ -371,7 +371,7 @@ class Actor:
         return [part for part in (self.advisor, self.shield) if part is not None]
 
     def findings(self) -> list[Any]:
-        """What policy, advisor and shield found in play; None for those that found nothing."""
+        """The findings of policy, advisor and shield; None for those that found nothing."""
         return [part.findings() for part in (self.policy, *self.parts())]
 
     def write_findings(self, folder: Path, elsewhere: Sequence[Sequence[Any]]) -> None:

@@ -473,7 +473,7 @@ def goes_on(group: GroupConfig) -> bool:
 
 
 def write_findings(training: Training) -> None:
-    """Write what the actors found in play, those in other processes included."""
+    """Write the findings of the actors, those in other processes included."""
     elsewhere = training.workers.findings()
     for group in training.groups:
         group.actor.write_findings(training.run.path, elsewhere.get(group.name, ()))

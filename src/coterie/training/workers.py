@@ -48,7 +48,7 @@ class Workers(Protocol):
         ...
 
     def findings(self) -> dict[str, list[Any]]:
-        """What actors found that live in other processes, by group (`Actor.findings`)."""
+        """Findings of actors that live in other processes, by group (`Actor.findings`)."""
         ...
 
     def close(self) -> None:
@@ -141,7 +141,7 @@ class ShardHost:
         return actor_metrics(self.actors)
 
     def findings(self) -> dict[str, Any]:
-        """What the actors found in play, by group."""
+        """Findings of the actors, by group."""
         return {actor.group_spec.group: actor.findings() for actor in self.actors}
 
 
