@@ -27,6 +27,7 @@ from coterie.core.types import (
     Experience,
     Joint,
     Metrics,
+    Shown,
     State,
     TargetPolicy,
     View,
@@ -99,7 +100,7 @@ class Stateful:
         return {}
 
     def findings(self) -> Any:
-        """The findings of a policy, advisor or shield: what a run keeps in a file besides checkpoints; None: nothing."""
+        """The findings of a policy, advisor or shield: what a run keeps in a file of its own; None: nothing."""
         return None
 
     def write_findings(self, folder: Path, group: str, elsewhere: Sequence[Any]) -> None:
@@ -361,6 +362,18 @@ class Actor:
         if self.advisor is not None and (view.progress is not None or self.advisor.in_evaluation):
             view = self.advisor.advise(view, self.policy)
         return view
+
+    def room(self, shape: tuple[int, int, int], choices: int | None) -> Shown:
+        """Room for what `shown` shows in the views `[T, N, A]` of a rollout.
+
+        `choices`: the actions of the world's masks; None: it has none.
+        """
+        choices = choices if self.shield is None else self.shield.choices
+        mask = None if choices is None else np.ones((*shape, choices), bool)
+        if self.advisor is None:
+            return Shown(mask, None)
+        probabilities = np.zeros((*shape, self.advisor.advice_use.actions), np.float32)
+        return Shown(mask, Advice(np.zeros(shape, bool), probabilities, np.zeros(shape, np.float32)))
 
     def for_learning(self, own: Experience) -> Experience:
         """The group's experience as its learner reads it: the advisor has weighed what came of its advice."""

@@ -286,6 +286,21 @@ class View:
     frames: int = 0  # the same in environment steps, summed over all environments and shards
 
 
+class Shown(NamedTuple):
+    """Rows of what a rollout's decisions were shown besides observations; None: nothing of that kind."""
+
+    mask: Array | None  # [T, N, A, actions] bool
+    advice: Advice | None  # [T, N, A, …]
+
+    def write(self, t: int, seen: View | PendingTransitions) -> None:
+        """Write row t."""
+        if self.mask is not None:
+            self.mask[t] = seen.mask
+        if self.advice is not None and seen.advice is not None:
+            for into, array in zip(self.advice, seen.advice, strict=True):
+                into[t] = array
+
+
 @dataclass(frozen=True)
 class Decision:
     """A policy's actions, and their log-probabilities."""

@@ -11,7 +11,6 @@ import numpy as np
 
 from coterie.core.group import Actor, GroupSpec
 from coterie.core.types import (
-    Advice,
     AgentStep,
     Array,
     Decision,
@@ -47,11 +46,7 @@ class RolloutBuffer:
         self.active = np.zeros(shape, bool)
         self.terminated = np.zeros(shape, bool)
         self.truncated = np.zeros(shape, bool)
-        choices = None if first.mask is None else first.mask.shape[-1]
-        if actor.shield is not None:
-            choices = actor.shield.choices
-        self.mask = None if choices is None else np.ones((*shape, choices), bool)
-        self.advice = None if actor.advisor is None else _no_advice(shape, actor.advisor.advice_use.actions)
+        self.shown = actor.room(shape, None if first.mask is None else first.mask.shape[-1])
         size = actor.policy.memory_size
         self.memory = np.zeros((rows + 1, *shape[1:], size), np.float32) if size else None
         self.trace: dict[str, Array] | None = None  # allocated by the first decision that has one
@@ -64,11 +59,9 @@ class RolloutBuffer:
         self.active[0], self.action[0] = opening.active, opening.action
         self.log_prob[0], self.reward[0] = opening.log_prob, opening.reward
         self.opening_group_reward = opening.group_reward
-        if self.mask is not None:
-            self.mask[0] = opening.mask
+        self.shown.write(0, opening)
         if self.memory is not None:
             self.memory[0] = opening.memory
-        self._advice(0, opening.advice)
         self._trace(0, opening.trace)
 
     def decided(self, t: int, view: View, decision: Decision) -> None:
@@ -78,17 +71,10 @@ class RolloutBuffer:
         self.action[t] = decision.action
         if decision.log_prob is not None:
             self.log_prob[t] = decision.log_prob
-        if self.mask is not None:
-            self.mask[t] = view.mask
+        self.shown.write(t, view)
         if self.memory is not None:
             self.memory[t] = view.memory
-        self._advice(t, view.advice)
         self._trace(t, decision.trace)
-
-    def _advice(self, t: int, advice: Advice | None) -> None:
-        if self.advice is not None and advice is not None:
-            for into, array in zip(self.advice, advice, strict=True):
-                into[t] = array
 
     def _trace(self, t: int, trace: dict[str, Array] | None) -> None:
         """Stack a decision's trace; rows without one stay blank."""
@@ -135,17 +121,11 @@ class RolloutBuffer:
             self.truncated,
             pick(agent_step.acting).copy(),
             Finals(index, final, held),
-            self.mask,
-            self.memory,
-            self.advice,
-            self.trace,
-            self.opening_group_reward,
+            memory=self.memory,
+            trace=self.trace,
+            opening_group_reward=self.opening_group_reward,
+            **self.shown._asdict(),
         )
-
-
-def _no_advice(shape: tuple[int, ...], actions: int) -> Advice:
-    """Room for the advice of a rollout."""
-    return Advice(np.zeros(shape, bool), np.zeros((*shape, actions), np.float32), np.zeros(shape, np.float32))
 
 
 def picker(group_spec: GroupSpec) -> Any:

@@ -148,7 +148,7 @@ def _refuse_squashed(settings: Any, space: Any, dataset_id: str) -> None:
     if not isinstance(space, box) or not (np.isfinite(space.low) != np.isfinite(space.high)).any():
         return
     actions = asdict(settings).get("actions")  # of worlds that adapters make
-    if actions is not None and actions["one_sided"] == "squash":
+    if isinstance(actions, dict) and actions.get("one_sided") == "squash":
         raise CoterieError(
             f"'{dataset_id}' has actions {space}, which this world squashes; set world.actions.one_sided=limit"
         )
@@ -158,7 +158,9 @@ def _numbers(value: Any, space: Any, dataset_id: str) -> Array:
     """A trajectory's values in a Gymnasium space as one array, with choices from 0 on as in ours."""
     if isinstance(value, dict | tuple):
         raise CoterieError(f"'{dataset_id}' has values in several parts, {space}; this world has others")
-    return np.asarray(value) - getattr(space, "start", 0)  # only spaces of choices have a smallest one
+    spaces = importlib.import_module("gymnasium.spaces")
+    start = space.start if isinstance(space, (spaces.Discrete, spaces.MultiDiscrete)) else 0
+    return np.asarray(value) - start
 
 
 def _observation(spec: GroupSpec, value: Any, theirs: Any, dataset_id: str) -> Tree:
