@@ -341,7 +341,8 @@ def test_after_its_frames_the_teacher_is_not_asked(path, monkeypatch):
         ([f"{ADVISE}.use.frames=48"], [f"{ADVISE}.use.final=0.5", f"{ADVISE}.ask.frames=48"])
     ):
         asked.clear()
-        monkeypatch.setattr(loop, "score_baselines", lambda groups, world, score: {})  # in which the teacher plays by itself
+        # in baselines the teacher plays by itself
+        monkeypatch.setattr(loop, "score_baselines", lambda groups, world, score: {})
         coterie.train(str(path), words, out=path.parent / f"run-{number}", quiet=True)
         assert asked == list(range(0, 48, 4))  # 4 environments; a run of 256 frames
 
