@@ -9,8 +9,8 @@ import coterie
 from coterie.core.settings import Settings
 from coterie.core.types import AgentStep, AgentType, Box, Discrete, TimeStep
 from coterie.core.world import World
-from coterie.lm.backends.scripted import Scripted
-from coterie.lm.interface import RetriesExhausted
+from coterie.lm.ask.interface import RetriesExhausted
+from coterie.lm.ask.scripted import Scripted
 from helpers.run import written
 from helpers.small_worlds import generator
 

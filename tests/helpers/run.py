@@ -14,7 +14,7 @@ from coterie.core.group import Learner, Policy, Preference
 from coterie.core.settings import Settings
 from coterie.core.types import AgentStep, AgentType, Box, CoterieError, Decision, Discrete, TimeStep
 from coterie.core.world import World
-from coterie.training import checkpoint
+from coterie.runs import checkpoint
 
 TESTS = Path(__file__).parent.parent
 SOURCES = Path(coterie.__file__).parent.parent

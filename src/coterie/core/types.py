@@ -301,6 +301,9 @@ class Shown(NamedTuple):
                 into[t] = array
 
 
+UNLABELLED = "unlabelled"  # in a decision's trace, [N, A] bool: chance decided in place of the policy
+
+
 @dataclass(frozen=True)
 class Decision:
     """A policy's actions, and their log-probabilities."""

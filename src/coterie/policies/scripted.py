@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from coterie.core.demonstrations import UNLABELLED
 from coterie.core.group import GroupSpec, Policy
 from coterie.core.settings import Settings
 from coterie.core.types import (
+    UNLABELLED,
     Array,
     Box,
     Decision,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from coterie.advice.policy import AdvisorPolicy
 from coterie.core.group import Actor, Group, GroupSpec, Policy
 from coterie.core.types import CoterieError
 from coterie.core.world import HasExpert, HasGuess, World
-from coterie.policies.advisor import AdvisorPolicy
 from coterie.policies.scripted import (
     ExpertPolicy,
     ExpertSettings,
@@ -17,7 +17,7 @@ from coterie.policies.scripted import (
     RandomPolicy,
     RandomSettings,
 )
-from coterie.training.extras import extra
+from coterie.runs.extras import extra
 
 Score = Callable[[Sequence[Actor], bool], dict[str, Any]]  # (actors, greedy) -> the result of their evaluation
 

@@ -17,7 +17,7 @@ import numpy as np
 from coterie.config.schema import Config
 from coterie.core.group import Group
 from coterie.core.types import CoterieError, Counters, State, StateRows, merge, merge_counters
-from coterie.training.checkpoint import fitting
+from coterie.runs.checkpoint import fitting
 from coterie.training.evaluate import actor_metrics
 from coterie.training.runner import Rollout, join_episodes
 
