@@ -30,12 +30,24 @@ import numpy as np
 import torch
 from interleave import HERE, medians, ratios, take_turns, write
 
+from coterie.core.world import World
+
 GRID = 8
 MOST_DIFFERENCE = 1e-4
 SB3_SIZES = (8, 128)  # environments and steps of `peers/sb3_pixels.py`
 
 
-class Pixels:
+class Unsaved(World):
+    """A world that is never saved; a base class."""
+
+    def save(self) -> Any:
+        raise NotImplementedError
+
+    def load(self, state: Any) -> Any:
+        raise NotImplementedError
+
+
+class Pixels(Unsaved):
     """A grid world whose planes are drawn as pixels: every cell becomes a square of bytes."""
 
     def __init__(self, num_envs: int, pixels: int) -> None:
@@ -66,7 +78,7 @@ class Pixels:
         return self.draw(self.grid.step(actions))
 
 
-class Screen:
+class Screen(Unsaved):
     """The environment of `peers/screen.py` as a batch: 84×84×4 bytes, the action that the square names pays 1."""
 
     actions, length = 4, 100

@@ -79,7 +79,7 @@ def test_the_code_of_every_page_runs(name, tmp_path, monkeypatch, forked):
                 sys.modules.pop(module)
 
 
-WORLD_OF_ANOTHER_PAGE = ("how-to/algorithm.md", "how-to/text-codec.md")
+WORLD_OF_ANOTHER_PAGE = ("how-to/advisor.md", "how-to/algorithm.md", "how-to/text-codec.md")
 
 
 def test_the_commands_of_the_gallery_name_experiments():

@@ -94,10 +94,10 @@ def test_frequencies_of_samples_are_probabilities_and_unparsable_ones_do_not_cou
     world = grid(30)
     made, where = teacher(world, "WAVERING", samples=40, temperature=1.0)
     assert made.suggest(seen(world, where)).given.all()
-    rows = np.array(list(made.plan_table().plans.values()))
+    rows = np.array(list(made.findings().plans.values()))
     assert len(rows) > 2
     np.testing.assert_allclose(rows.sum(axis=1), 1)
-    red_first = [row for text, row in made.plan_table().plans.items() if text.startswith("places: red")]
+    red_first = [row for text, row in made.findings().plans.items() if text.startswith("places: red")]
     assert 0.7 < np.mean(red_first, axis=0)[0] < 0.97
     silent, _ = teacher(world, "SILENT", samples=3)
     silent.skill_source.planner.scorer.counter.limit = 1.0
@@ -134,7 +134,7 @@ def test_each_text_state_is_asked_about_once():
     for seed in range(3):
         made.advise(seen(world, where, seed), network(where))
     found = counts(made)
-    texts = set(made.plan_table().plans)
+    texts = set(made.findings().plans)
     assert found["distinct"] == len(texts) <= 4  # two targets: red or green, or both in either order
     assert found["lm/calls"] == len(texts | set(made.skill_source.codec.samples()))
     assert found["abstentions"] == 0
@@ -225,7 +225,7 @@ def test_a_text_that_is_not_in_the_table_is_an_abstention(tmp_path):
     made, where = teacher(world, plans=str(file))
     made.advise(seen(world, where), network(where))
     assert 0 < counts(made)["abstentions"] < 1
-    assert made.plan_table().plans["places: red"].tolist() == [0.75, 0.25]
+    assert made.findings().plans["places: red"].tolist() == [0.75, 0.25]
 
 
 def test_a_table_without_a_plan_for_a_text_says_so_once(tmp_path, caplog):
@@ -342,7 +342,8 @@ def test_after_its_frames_the_teacher_is_not_asked(path, monkeypatch):
         ([f"{ADVISE}.use.frames=48"], [f"{ADVISE}.use.final=0.5", f"{ADVISE}.ask.frames=48"])
     ):
         asked.clear()
-        monkeypatch.setattr(loop.Training, "baselines", lambda self: {})  # in which the teacher plays by itself
+        # in baselines the teacher plays by itself
+        monkeypatch.setattr(loop, "score_baselines", lambda groups, world, score: {})
         coterie.train(str(path), words, out=path.parent / f"run-{number}", quiet=True)
         assert asked == list(range(0, 48, 4))  # 4 environments; a run of 256 frames
 

@@ -17,7 +17,7 @@ from coterie.preferences.standard import Team, TeamSettings
 from coterie.testing.comparison import expect_equal, leaves, through_checkpoint
 from coterie.training.runner import Runner
 from helpers.dqn import joint_of, learn, make_learner, q_network, random_rollout, values, weights
-from helpers.small_worlds import Bandit, actors, experience, generator, group_spec, spec_in
+from helpers.small_worlds import Bandit, Unsaved, actors, experience, generator, group_spec, spec_in
 
 both_kinds = pytest.mark.parametrize("parameters", ["shared", "individual"])
 both_mixers = pytest.mark.parametrize("name", ["vdn", "qmix"])
@@ -283,7 +283,7 @@ def test_a_team_learns_the_only_joint_action_that_is_paid(name, parameters):
     assert (own.action == [2, 0]).all()
 
 
-class TwoSteps:
+class TwoSteps(Unsaved):
     """Rashid et al. 2018, section 5: the first agent's first action chooses between two games of one step.
 
     The first pays 7 whatever is done; the second pays 8 if both play 1, 1 if one of them does, else nothing.

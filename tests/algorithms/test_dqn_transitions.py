@@ -16,11 +16,12 @@ from coterie.algorithms.dqn.transitions import (
     team_trajectories,
 )
 from coterie.core.decisions import Finals, StateRows
+from coterie.core.group import Policy
 from coterie.core.types import Advice, AgentStep, AgentType, Box, Decision, Discrete, TimeStep
 from coterie.training.runner import Runner
 from coterie.worlds.boards.tictactoe import Tictactoe, TictactoeSettings
 from coterie.worlds.gridworld.world import Gridworld, GridworldSettings
-from helpers.small_worlds import Rounds, actors, experience, generator, spec_in
+from helpers.small_worlds import Rounds, Unsaved, actors, experience, generator, spec_in
 
 GAMMA = 0.5  # its powers, and sums of small whole numbers weighted by them, are exact
 
@@ -297,10 +298,8 @@ def test_a_team_that_terminates_and_is_cut_short_together():
 # Against whole episodes --------------------------------------------------------------------------------
 
 
-class Wanderer:
+class Wanderer(Policy):
     """Plays anything legal, the same however its world is cut into rollouts, and writes down what it saw."""
-
-    memory_size = 0
 
     def __init__(self, actions, seed):
         self.actions, self.random, self.log = actions, generator(seed), []
@@ -313,7 +312,7 @@ class Wanderer:
         return Decision(action)
 
 
-class Watched:
+class Watched(Unsaved):
     """A world that writes down what it says."""
 
     def __init__(self, world):
@@ -441,7 +440,7 @@ def test_a_team_cut_anyhow(steps):
         assert all(np.array_equal(a, b) for a, b in zip(found[0], other, strict=True))
 
 
-class Departures:
+class Departures(Unsaved):
     """Members die or are truncated alone at any time; all return with the next episode, of at most `length` ticks.
 
     Everybody sees (tick since the start, own number, copy); what lies behind a limit is seen as tick + ½.

@@ -62,51 +62,36 @@ def test_a_defect_is_located(coterie_, tmp_path, monkeypatch):
 def test_missing_members_are_named(coterie_, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my_parts.py").write_text(
-        "from coterie.core.group import Stateless\n"
+        "import coterie\n"
         "from coterie.policies.scripted import RandomSettings\n\n\n"
-        "class Forgetful(Stateless):\n"
+        "class Forgetful(coterie.Policy):\n"
         "    def __init__(self, settings: RandomSettings, group_spec):\n"
         "        pass\n\n\n"
-        "class Idle(Stateless):\n"
+        "class Idle(coterie.Learner):\n"
         "    def __init__(self, settings: RandomSettings, policy, group_spec, preference):\n"
         "        self.policy = policy\n"
     )
     code, _, err = coterie_("check", "policy", "my_parts:Forgetful")
-    assert (code, "policy: 'Forgetful' lacks memory_size, act" in err) == (2, True), err
+    assert (code, "policy: my_parts:Forgetful lacks the method act of coterie.Policy" in err) == (2, True), err
     code, _, err = coterie_("check", "learner", "my_parts:Idle", "--policy", "network")
-    assert (code, "learner: 'Idle' lacks learn" in err) == (2, True), err
-    (tmp_path / "my_heirs.py").write_text(
-        "from coterie.core.group import Policy, Stateless\n"
-        "from coterie.policies.scripted import RandomSettings\n"
-        "class Heir(Policy):\n"
-        "    memory_size = 0\n"
-        "    def __init__(self, settings: RandomSettings, group_spec): pass\n"
-        "class Failing(Stateless):\n"
-        "    def __init__(self, settings: RandomSettings, group_spec): pass\n"
-        "    memory_size = property(lambda self: self.nowhere)\n"
-        "    act = None\n"
-    )
-    for name, missing in (("Heir", "state, load, metrics, act"), ("Failing", "act")):  # a property is there, and fails
-        code, _, err = coterie_("check", "policy", f"my_heirs:{name}")
-        assert (code, f"policy: '{name}' lacks {missing};" in err) == (2, True), err
+    assert (code, "learner: my_parts:Idle lacks the method learn of coterie.Learner" in err) == (2, True), err
     words = ["groups.team.policy.name=my_parts:Forgetful", "groups.team.learner=null"]
     code, _, err = coterie_("train", "gridworld-cooperative", *words, "--out", "runs/no")
-    assert (code, "groups.team.policy: 'Forgetful' lacks memory_size, act" in err) == (2, True), err
+    assert (code, "groups.team.policy: my_parts:Forgetful lacks the method act" in err) == (2, True), err
 
 
 def test_masks_are_drawn_only_in_worlds_that_have_them(coterie_, tmp_path, monkeypatch):
     text = """
 from dataclasses import dataclass
 import numpy as np
-from coterie.core.group import Stateless
+import coterie
 from coterie.core.types import Decision
 
 @dataclass(frozen=True)
-class Nothing:
+class Nothing(coterie.Settings):
     pass
 
-class First(Stateless):
-    memory_size = 0
+class First(coterie.Policy):
     def __init__(self, settings: Nothing, group_spec) -> None:
         pass
     def act(self, view):

@@ -13,7 +13,8 @@ from coterie.algorithms.ppo.ppo import PPOSettings
 from coterie.algorithms.replay import ReplaySettings
 from coterie.config import registry, schema
 from coterie.core import lookup
-from coterie.core.search_space import Choice, Real, Whole, declared, range_to_dict, written
+from coterie.core.search_space import Choice, Real, Whole, range_to_dict, written
+from coterie.core.settings import Settings, declared
 from helpers.tune import MistakenSettings, SkilledSettings, TalentSettings
 
 ROOT = Path(__file__).parent.parent.parent
@@ -66,7 +67,7 @@ def test_nested_settings_declare_their_own():
 
 def test_a_declared_setting_must_exist_and_fit():
     @dataclasses.dataclass(frozen=True)
-    class Typo:
+    class Typo(Settings):
         gamma: float = 0.9
         SEARCH: typing.ClassVar = {"gama": Real(0.0, 1.0)}
 
@@ -74,6 +75,20 @@ def test_a_declared_setting_must_exist_and_fit():
         list(declared(Typo(), "x"))
     with pytest.raises(ValueError, match=r"x\.skill: .* cannot hold None; fix it by an override, or declare a Choice"):
         list(declared(MistakenSettings(), "x"))
+
+
+def test_a_declaration_outside_of_settings_is_refused():
+    @dataclasses.dataclass(frozen=True)
+    class Loose:
+        gamma: float = 0.9
+        SEARCH: typing.ClassVar = {"gamma": Real(0.0, 1.0)}
+
+    @dataclasses.dataclass(frozen=True)
+    class Outer(Settings):
+        inner: Loose = dataclasses.field(default_factory=Loose)
+
+    with pytest.raises(ValueError, match=r"^x\.inner: Loose declares SEARCH and must inherit from coterie\.Settings"):
+        list(declared(Outer(), "x"))
 
 
 def test_choices_that_the_settings_refuse_are_left_out():

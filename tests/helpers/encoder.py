@@ -12,7 +12,7 @@ from coterie.policies.network import NetworkPolicy, NetworkSettings
 from coterie.policies.text_encoder import EncoderModel, TextSettings
 from coterie.preferences.standard import Individual, IndividualSettings
 from helpers.lm import Counting
-from helpers.small_worlds import generator, spec_in
+from helpers.small_worlds import Unsaved, generator, spec_in
 
 HASHES = Counting(Scripted(lambda prompt, random: "", identity="hashes", width=6))
 WORDS = ("left", "right")
@@ -21,7 +21,7 @@ PICTURE = Box((2, 3, 3), 0, 255, "uint8")
 THINGS = Dict({"own": Box((2,), -1.0, 1.0), "at": Box((2, 2), -1.0, 1.0)}, (("at",),))
 
 
-class Hall:
+class Hall(Unsaved):
     """Agents see numbers, the last of which says what they are asked to do; one step is an episode of `length`."""
 
     simultaneous = True

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 
 import coterie
+from coterie.core.settings import Settings
 from coterie.core.types import AgentStep, AgentType, Box, Discrete, TimeStep
+from coterie.core.world import World
 from coterie.lm.ask.interface import RetriesExhausted
 from coterie.lm.ask.scripted import Scripted
 from helpers.run import written
@@ -14,12 +16,12 @@ from helpers.small_worlds import generator
 
 
 @dataclass(frozen=True)
-class LightsSettings:
+class LightsSettings(Settings):
     length: int = 6  # ticks of an episode
     reverse: bool = False  # pay for the next button instead
 
 
-class Lights:
+class Lights(World):
     """A light has one of three colours; who presses the button of its colour is paid 1."""
 
     simultaneous = True

@@ -10,8 +10,10 @@ import numpy as np
 
 import coterie
 from coterie.core import seeding
-from coterie.core.group import Stateless
+from coterie.core.group import Learner, Policy, Preference
+from coterie.core.settings import Settings
 from coterie.core.types import AgentStep, AgentType, Box, CoterieError, Decision, Discrete, TimeStep
+from coterie.core.world import World
 from coterie.runs import checkpoint
 
 TESTS = Path(__file__).parent.parent
@@ -90,14 +92,14 @@ def environment():
 
 
 @dataclass(frozen=True)
-class OddSettings:
+class OddSettings(Settings):
     agents: int = 2
     lengths: tuple[int, ...] = (2, 20)  # every episode lasts one of these
     trouble: str = ""  # what goes wrong: raise, name, exit, sleep, nan
     after: int = 5  # steps before it does
 
 
-class Odd:
+class Odd(World):
     """Pays agent a `1 + a` at every step until an episode of random length ends."""
 
     simultaneous = True
@@ -169,14 +171,12 @@ class Crooked(Odd):
 
 
 @dataclass(frozen=True)
-class StubbornSettings:
+class StubbornSettings(Settings):
     action: int = 0
 
 
-class Stubborn(Stateless):
+class Stubborn(Policy):
     """Always the same action; what a learner changes about it is in its state."""
-
-    memory_size = 0
 
     def __init__(self, settings: StubbornSettings, group_spec) -> None:
         self.action = settings.action
@@ -192,11 +192,11 @@ class Stubborn(Stateless):
 
 
 @dataclass(frozen=True)
-class CountingSettings:
+class CountingSettings(Settings):
     first: int = 0
 
 
-class Counting(Stateless):
+class Counting(Learner):
     """Learns nothing but how often it was asked to, and what it was paid."""
 
     def __init__(self, settings: CountingSettings, policy, group_spec, preference) -> None:
@@ -214,11 +214,11 @@ class Counting(Stateless):
 
 
 @dataclass(frozen=True)
-class ScaledSettings:
+class ScaledSettings(Settings):
     factor: float = 2.0
 
 
-class Scaled(Stateless):
+class Scaled(Preference):
     """Multiplies rewards."""
 
     scope = "step"
@@ -230,15 +230,15 @@ class Scaled(Stateless):
         return experience.reward * np.float32(self.factor)
 
 
-class Unsettled:
-    """Not a part: its constructor takes no settings."""
+class Unsettled(Odd):
+    """Its constructor takes no settings."""
 
     def __init__(self) -> None:
         pass
 
 
-class Loose:
-    """Not a part: its settings are no dataclass."""
+class Loose(Odd):
+    """Its settings are no dataclass."""
 
     def __init__(self, settings: dict) -> None:
         pass

@@ -6,8 +6,10 @@ import numpy as np
 
 from coterie.core import seeding
 from coterie.core.decisions import Finals, Joint
-from coterie.core.group import Actor, GroupSpec
+from coterie.core.group import Actor, GroupSpec, Policy
+from coterie.core.settings import Settings
 from coterie.core.types import AgentStep, AgentType, Box, Decision, Dict, Discrete, MultiDiscrete, TimeStep
+from coterie.core.world import World
 from coterie.policies.network import NetworkPolicy, NetworkSettings
 from coterie.training.rollout import Arrived, Played, Row, Seen
 
@@ -111,7 +113,17 @@ def experience(*args, **fields):
     return played(*args, **fields).close()
 
 
-class Bandit:
+class Unsaved(World):
+    """A world that no test saves; a base class."""
+
+    def save(self):
+        raise NotImplementedError
+
+    def load(self, state):
+        raise NotImplementedError
+
+
+class Bandit(World):
     """One state, episodes of one step; `pay(action [N, A, …]) -> [N, A]`."""
 
     simultaneous = True
@@ -141,7 +153,7 @@ class Bandit:
         return self.reset(0)
 
 
-class Rounds:
+class Rounds(World):
     """Agents act in turn; episodes last `length` ticks.
 
     Everybody sees (copy, clock, own number); every agent's reward is 100·agent + clock at each tick, so that
@@ -198,7 +210,7 @@ class Rounds:
         return self.tell()
 
 
-class Recall:
+class Recall(World):
     """A cue is shown at the first tick only; whoever repeats it at the last is paid 1. Others' cues are not shown.
 
     Everybody sees (cue, one-hot, zero later; share of the episode that is over).
@@ -253,12 +265,12 @@ class Recall:
 
 
 @dataclass(frozen=True)
-class PeersSettings:
+class PeersSettings(Settings):
     length: int = 3  # ticks of an episode
     shows_state: bool = False  # the world tells its state
 
 
-class Peers:
+class Peers(World):
     """Every agent sees a coin, new at each tick, and is paid what the other side's first agent sees.
 
     One agent on the left, two on the right, who see a constant next to their coin. An episode's end terminates the
@@ -329,7 +341,7 @@ class Peers:
         return self.calm()
 
 
-class Counting:
+class Counting(Policy):
     """A policy whose memory counts its own decisions; it plays that count."""
 
     memory_size = 1
@@ -348,10 +360,8 @@ class Counting:
         pass
 
 
-class Numbered:
+class Numbered(Policy):
     """A policy that plays its agents' places within the kind, and remembers what it was shown."""
-
-    memory_size = 0
 
     def __init__(self):
         self.views = []
@@ -367,7 +377,7 @@ class Numbered:
         pass
 
 
-class Leavers:
+class Leavers(World):
     """Agent a leaves after 2·(a + 1) ticks of `length`, odd ones by truncation; all return with the next episode.
 
     Everybody sees (clock, own number, copy). With `turns` one agent acts at a tick.

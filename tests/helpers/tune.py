@@ -5,9 +5,11 @@ from typing import ClassVar
 
 import numpy as np
 
-from coterie.core.group import Stateless
+from coterie.core.group import Learner, Policy
 from coterie.core.search_space import Choice, Real, Space
+from coterie.core.settings import Settings
 from coterie.core.types import AgentStep, AgentType, Box, CoterieError, Decision, TimeStep
+from coterie.core.world import World
 from coterie.studies.tune.tune import Plan
 from helpers.run import GRID, written
 
@@ -41,11 +43,11 @@ def essence(tuned):
 
 
 @dataclass(frozen=True)
-class PayingSettings:
+class PayingSettings(Settings):
     length: int = 4  # of every episode
 
 
-class Paying:
+class Paying(World):
     """Pays what is bid: a policy of skill s earns s at every step."""
 
     simultaneous = True
@@ -82,24 +84,22 @@ class Paying:
 
 
 @dataclass(frozen=True)
-class TalentSettings:
+class TalentSettings(Settings):
     skill: float = 0.5
 
     SEARCH: ClassVar[Space] = {"skill": Real(0.0, 1.0)}
 
 
 @dataclass(frozen=True)
-class SkilledSettings:
+class SkilledSettings(Settings):
     talent: TalentSettings = field(default_factory=TalentSettings)
     mood: str | None = None
 
     SEARCH: ClassVar[Space] = {"mood": Choice((None, "merry", "grim"))}
 
 
-class Skilled(Stateless):
+class Skilled(Policy):
     """Always bids its skill."""
-
-    memory_size = 0
 
     def __init__(self, settings: SkilledSettings, group_spec) -> None:
         self.skill = settings.talent.skill
@@ -115,12 +115,12 @@ class Skilled(Stateless):
 
 
 @dataclass(frozen=True)
-class IdleSettings:
+class IdleSettings(Settings):
     fails_below: float = -1.0  # skills that this learner cannot bear
     forgets: float = 0.0  # skill lost at every turn
 
 
-class Idle(Stateless):
+class Idle(Learner):
     """Learns nothing, or less."""
 
     def __init__(self, settings: IdleSettings, policy, group_spec, preference) -> None:
@@ -132,15 +132,9 @@ class Idle(Stateless):
         self.policy.skill -= self.settings.forgets
         return {}
 
-    def state(self):
-        return {}
-
-    def load(self, state):
-        pass
-
 
 @dataclass(frozen=True)
-class MistakenSettings:
+class MistakenSettings(Settings):
     skill: float | None = None
 
     SEARCH: ClassVar[Space] = {"skill": Real(0.0, 1.0)}

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from coterie.advice.advisor import SourcedAdvisor
+from coterie.advice.advisor import AdviceSource, SourcedAdvisor
 from coterie.core.advice import AskSettings, UseSettings
-from coterie.core.group import Actor, Stateless
+from coterie.core.group import Actor
 from coterie.core.types import Advice, Discrete
 from coterie.nn.advice import advice_slopes
 from coterie.nn.distributions import IMPOSSIBLE
@@ -187,7 +187,7 @@ def test_the_loss_has_the_same_slopes_on_the_compiled_path(path, words):
     assert np.abs(compiled - without).max() > 1e-3
 
 
-class Wrong(Stateless):
+class Wrong(AdviceSource):
     """A source that always advises action 0."""
 
     def known(self, view, rows):

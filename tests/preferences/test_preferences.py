@@ -208,7 +208,7 @@ class Strange(Individual):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("Boastful", "'test_preferences:Boastful'.*episodic.*risk_parameters"),
+        ("Boastful", "'test_preferences:Boastful'.*episodic.*must inherit from coterie.Risk"),
         ("Strange", "'test_preferences:Strange'.*'sometimes'"),
     ],
 )

@@ -11,7 +11,7 @@ import pytest
 from coterie.algorithms.imitation import demonstrations
 from coterie.algorithms.imitation.demonstrations import PlayedTable
 from coterie.config import schema
-from coterie.core.group import Actor
+from coterie.core.group import Actor, Policy
 from coterie.core.types import UNLABELLED, CoterieError, Decision
 from coterie.studies.demonstrate import record
 from helpers.demonstrations import GRID, expert
@@ -20,10 +20,8 @@ from helpers.run import GRID as RUN
 from helpers.small_worlds import Rounds, spec_in
 
 
-class Counting:
+class Counting(Policy):
     """Plays 0, 1, 2, … and says that every third decision was left to chance."""
-
-    memory_size = 0
 
     def __init__(self):
         self.calls = 0

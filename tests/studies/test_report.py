@@ -11,7 +11,7 @@ from PIL import Image
 
 from coterie.algorithms.ppo.ppo import PPO, PPOSettings
 from coterie.config import schema
-from coterie.core.group import Panel
+from coterie.core.group import Learner, Panel
 from coterie.core.types import CoterieError
 from coterie.runs.run import Run
 from coterie.studies import statistics
@@ -109,11 +109,13 @@ class Mine(PPO):
     panels = (Panel("entropy", "bits", ("entropy", "mean_surprise")),)
 
 
-class Plain:
+class Plain(Learner):
     """A user's own learner that declares no panels."""
 
     def __init__(self, settings: PPOSettings, policy, group_spec, preference) -> None:
         pass
+
+    def learn(self, own, joint, random): ...
 
 
 def drawn_panels(path, monkeypatch, learner, policy="network", **metrics):

@@ -8,20 +8,20 @@ import pytest
 
 from coterie.core.sampling import random_actions
 from coterie.core.types import AgentStep, AgentType, Box, CoterieError, Dict, Discrete, MultiDiscrete, TimeStep
+from coterie.core.world import World
 from coterie.testing import ContractError, check_world
 
 MULTIPLIER, INCREMENT = np.uint64(6364136223846793005), np.uint64(1442695040888963407)
 
 
-class Corridor:
+class Corridor(World):
     """Two runners and a guard; `short` ends after 3 steps, the others after 5. A named defect breaks it."""
-
-    simultaneous = True
 
     def __init__(self, num_envs: int, defect: str = "") -> None:
         self.num_envs, self.defect = num_envs, defect
-        if defect != "state_size missing":
-            self.state_size = {"state_size negative": -1, "state missing": 4}.get(defect, 0)
+        if defect != "simultaneous missing":
+            self.simultaneous = True
+        self.state_size = {"state_size negative": -1, "state missing": 4}.get(defect, 0)
         guards = {"names repeat": ("short",), "no agents": ()}.get(defect, ("guard",))
         seen = Dict({"clock": Discrete(6), "noise": Box((1,), 0.0, 1.0)})
         self.agent_types = {
@@ -185,7 +185,7 @@ MESSAGES = {  # patterns: the location, the field, the expected and actual value
     "names repeat": r"world: .*names.* got \['short', 'long', 'short'\]",
     "copies": r"world: expected 3 copies, got 4",
     "half a capability": r"capabilities: expected number_episodes, pause, .*got pause",
-    "state_size missing": "world 'Corridor'.*state_size",
+    "simultaneous missing": "Corridor must set simultaneous",
     "state_size negative": "state_size.*got -1",
     "state missing": "step 0: .*state.*NoneType",
     "state undeclared": "step 0: .*state_size is 0",

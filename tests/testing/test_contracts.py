@@ -12,7 +12,7 @@ from coterie.algorithms.sac.sac import SACSettings
 from coterie.config import registry
 from coterie.core import lookup
 from coterie.core.decisions import Decisions
-from coterie.core.group import Stateless
+from coterie.core.group import Learner, Policy
 from coterie.core.types import Box, Decision, Dict, Discrete, Text
 from coterie.lm.ask.loading import LMSettings
 from coterie.policies.search.networks import PositionNetworkSettings as PositionNetworkSettings
@@ -78,7 +78,9 @@ def learner_maker(name, preference="individual", scope="step"):
     settings = AT_ONCE.get(name, settings)  # learners that wait for enough experience would not learn in a check
     settings = dataclasses.replace(settings, **SETTINGS_OF_SCOPES.get(scope, {}))
     liked, liking = build(registry.PREFERENCES, preference, **{} if scope == "step" else {"scope": scope})
-    taught = next(p for p, address in registry.POLICIES.items() if lookup.look_up(registry.POLICIES, p) is made.teaches)
+    taught = next(
+        p for p, address in registry.POLICIES.items() if lookup.look_up(registry.POLICIES, p) is made.teaches[0]
+    )
     return lambda where: made(settings, policy_maker(taught)(where), where, liked(liking))
 
 
@@ -124,7 +126,7 @@ def test_policies(name, action, masked, parameters):
 def test_policies_in_worlds(name, world):
     table = make_world(world, 3)
     made = lookup.look_up(registry.POLICIES, name)
-    if hasattr(made, "needs") and not isinstance(table, made.needs):
+    if made.needs is not None and not isinstance(table, made.needs):
         pytest.skip(f"{world} is not {made.needs.__name__}")
     if name == "minimax" and table.game.max_moves > 12:
         with pytest.raises(ValueError, match=r"at most 12 moves.*use 'alphabeta'"):
@@ -179,7 +181,7 @@ def test_learners_with_every_preference(name, preference, parameters):
 # The checks themselves locate each defect ---------------------------------------------------------------
 
 
-class DefectivePolicy(Stateless):
+class DefectivePolicy(Policy):
     """A policy with one defect."""
 
     def __init__(self, defect, where):
@@ -247,7 +249,7 @@ def test_a_wrong_density_is_located(action):
         check_policy(lambda where: DefectivePolicy("wrong log_prob", where), group_spec(ACTIONS[action]))
 
 
-class DefectiveLearner(Stateless):
+class DefectiveLearner(Learner):
     """A learner with one defect."""
 
     def __init__(self, defect, where):

@@ -1,6 +1,7 @@
 """From a config to objects: who sits where, and what fits together."""
 
 import re
+from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 import coterie
 from coterie.config import schema
 from coterie.config.schema import ConfigError
-from coterie.core.group import Stateless
+from coterie.core.group import ActionShield, Advisor, Learner, Policy, Preference
 from coterie.core.types import CoterieError, Decision
 from coterie.lm.ask.interface import Missing
 from coterie.policies.network import NetworkPolicy
@@ -19,7 +20,6 @@ from coterie.testing import ContractError, check_policy, check_world
 from coterie.training import build, language_models, start, workers
 from coterie.training.players import seated_policy
 from coterie.training.runner import Runner
-from coterie.worlds.gridworld.world import Gridworld
 from helpers import run as run_cases
 from helpers.run import train, written
 
@@ -62,12 +62,6 @@ def test_patterns_names_and_order(tmp_path):
     assert [g.actor.group_spec.columns.tolist() for g in groups] == [[0, 2], [1]]
 
 
-def test_a_world_without_state_size_is_refused(tmp_path, monkeypatch):
-    monkeypatch.delattr(Gridworld, "state_size")
-    with pytest.raises(CoterieError, match=r"Gridworld.*state_size"):
-        table(tmp_path, "  team: {policy: random}")
-
-
 MODELS = [
     ("policy: {name: language, lm: no such model}", "policy.lm"),
     ("policy: {text: {lm: no such model}}, learner: {name: ppo}", "policy.text.lm"),
@@ -85,14 +79,111 @@ def test_a_model_that_no_name_leads_to_is_refused_before_a_run_is_made(tmp_path,
     assert not (tmp_path / "run").exists()
 
 
-def test_a_world_without_a_method_is_refused(tmp_path, monkeypatch):
-    for name in ("reset", "step", "save", "load"):
-        with monkeypatch.context() as patch:
-            patch.setattr(run_cases.Odd, name, None)
-            if name == "reset":
-                patch.setattr(run_cases.Odd, "__init__", lambda self, settings, num_envs: None)
-            with pytest.raises(ConfigError, match=f"world: 'Odd' has no method '{name}'"):
-                build.build_world(schema.Part("helpers.run:Odd", run_cases.OddSettings()), 1)
+class Unsaved(coterie.World):
+    """A world that can be played, and lacks the rest."""
+
+    def __init__(self, settings: run_cases.OddSettings, num_envs: int) -> None:
+        self.num_envs = num_envs
+
+    def reset(self, seed): ...
+
+    def step(self, actions): ...
+
+
+class Blank(Unsaved):
+    """A world with all methods that sets no attribute."""
+
+    def save(self): ...
+
+    def load(self, state): ...
+
+
+class Stranger(RandomPolicy):
+    """A policy whose settings are a dataclass like any other."""
+
+    @dataclass(frozen=True)
+    class Loose:
+        power: int = 1
+
+    def __init__(self, settings: Loose, group_spec) -> None: ...
+
+
+class Alone(Learner):
+    """A learner that names one class where several may stand."""
+
+    teaches = NetworkPolicy
+
+    def __init__(self, settings: RandomSettings, policy, group_spec, preference) -> None: ...
+
+    def learn(self, own, joint, random): ...
+
+
+class Unrelated:
+    """A class with the methods of a policy."""
+
+    def __init__(self, settings: RandomSettings, group_spec) -> None: ...
+
+    def act(self, view): ...
+
+
+class Actless(Policy):
+    """A policy that does not act."""
+
+    def __init__(self, settings: RandomSettings, group_spec) -> None: ...
+
+
+class Advises(Advisor):
+    """An advisor that sets nothing."""
+
+    def __init__(self, settings: RandomSettings, group_spec) -> None: ...
+
+    def advise(self, view, policy): ...
+
+    def suggest(self, view): ...
+
+
+class Shields(ActionShield):
+    """A shield that allows nothing."""
+
+    def __init__(self, settings: RandomSettings, group_spec) -> None: ...
+
+
+class Prefers(Preference):
+    """A preference without rewards."""
+
+    def __init__(self, settings: RandomSettings, group_spec, gamma) -> None: ...
+
+
+class Policyless(Learner):
+    """A learner that does not say whom it improves."""
+
+    def __init__(self, settings: RandomSettings, policy, group_spec, preference) -> None: ...
+
+    def learn(self, own, joint, random): ...
+
+
+HERE = f"{__name__}:"
+REFUSED = [
+    ("world", "Unsaved", f"world: {HERE}Unsaved lacks the methods load and save of coterie.World"),
+    ("world", "Blank", "world: Blank must set agent_types and simultaneous, as coterie.World says"),
+    ("policy", "Unrelated", f"groups.a.policy: {HERE}Unrelated must inherit from coterie.Policy"),
+    ("policy", "Prefers", f"groups.a.policy: {HERE}Prefers must inherit from coterie.Policy"),
+    ("policy", "Actless", f"groups.a.policy: {HERE}Actless lacks the method act of coterie.Policy"),
+    ("policy", "Stranger", f"groups.a.policy.name: '{HERE}Stranger': its settings, Loose, must inherit from coterie."),
+    ("learner", "Alone", f"groups.a.learner: {HERE}Alone.teaches must be a tuple, got <class"),
+    ("learner", "Policyless", "groups.a.learner: Policyless must set policy, as coterie.Learner says"),
+    ("advisor", "Advises", "groups.a.advisor: Advises must set advice_use, as coterie.Advisor says"),
+    ("constraints", "Shields", f"groups.a.constraints: {HERE}Shields lacks the method allowed of coterie.ActionShield"),
+    ("preference", "Prefers", f"groups.a.preference: {HERE}Prefers lacks the method rewards of coterie.Preference"),
+]
+
+
+@pytest.mark.parametrize(("part", "name", "wanted"), REFUSED)
+def test_what_a_class_of_ones_own_lacks_is_said_before_a_run_is_made(tmp_path, part, name, wanted):
+    world = PLAIN if part != "world" else f"world: {{name: '{HERE}{name}'}}\ngroups:\n"
+    chosen = f", {part}: {{name: '{HERE}{name}'}}" if part != "world" else ""
+    learner = "" if part == "learner" else ", learner: {name: ppo}"
+    assert wanted in refusal(tmp_path, f"  a: {{agents: '*'{learner}{chosen}}}", world=world)
 
 
 @pytest.mark.parametrize(
@@ -194,7 +285,7 @@ class Short(RandomPolicy):
         return Decision(super().act(view).action[:, 0])
 
 
-class NoMetrics(Stateless):
+class NoMetrics(Learner):
     """A learner that returns nothing."""
 
     def __init__(self, settings: RandomSettings, policy, group_spec, preference) -> None:
@@ -247,18 +338,6 @@ def test_the_expert_policy_needs_a_world_with_a_scripted_expert(tmp_path):
     assert "group 'a': policy 'expert'" in said
     assert "HasExpert" in said
     assert "'Odd'" in said
-
-
-class Silent(Stateless):
-    """An advisor that has nothing to say."""
-
-    def __init__(self, settings: RandomSettings, group_spec): ...
-
-
-def test_an_advisor_without_the_methods_of_one_is_refused(tmp_path):
-    said = refusal(tmp_path, f"  a: {{advisor: {{name: '{__name__}:Silent'}}, learner: {{name: ppo}}}}")
-    assert said.startswith("groups.a.advisor: ")
-    assert "suggest" in said
 
 
 def test_ppo_improves_networks_only(tmp_path):
@@ -490,42 +569,6 @@ def test_rules_come_along_with_a_group_of_an_earlier_run(tmp_path):
     own = schema.load(str(tmp_path / "a.yaml"), [*seated, "groups.all.constraints.rules=[never move up]"])
     (group,) = build.build_groups(own, build.build_world(own.world, 1))
     assert group.actor.shield.settings.rules == ("never move up",)
-
-
-class Advises(Stateless):
-    """An advisor that suggests nothing."""
-
-    def __init__(self, settings: RandomSettings, group_spec):
-        pass
-
-
-class Shields(Stateless):
-    """A shield that allows nothing."""
-
-    def __init__(self, settings: RandomSettings, group_spec):
-        pass
-
-
-class Prefers(Stateless):
-    """A preference without rewards."""
-
-    scope = "step"
-
-    def __init__(self, settings: RandomSettings, group_spec, gamma):
-        pass
-
-
-@pytest.mark.parametrize(
-    ("part", "name", "lacks"),
-    [
-        ("advisor", "Advises", "advice_use, in_evaluation"),
-        ("constraints", "Shields", "choices, allowed, observe, charge;"),
-        ("preference", "Prefers", "rewards;"),
-    ],
-)
-def test_members_that_a_part_of_ones_own_lacks_are_named(tmp_path, part, name, lacks):
-    team = f"  team: {{agents: 'agent_*', learner: {{name: ppo}}, {part}: {{name: '{__name__}:{name}'}}}}"
-    assert f"groups.team.{part}: '{name}' lacks {lacks}" in refusal(tmp_path, team)
 
 
 def test_a_player_of_ones_own_may_lie_in_a_module_without_a_package(tmp_path, monkeypatch):

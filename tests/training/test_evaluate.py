@@ -200,14 +200,14 @@ def test_validation_evaluation_and_training_use_different_seeds(tmp_path, monkey
     """The best checkpoint is chosen on other episodes than those that score it."""
     used, original = {}, loop.Training.evaluate
 
-    def spy(self, purpose, actors=None):
+    def spy(self, purpose, actors=None, greedy=True):
         def note(world, chosen, episodes, seed, greedy=True, report=None):
             used.setdefault(purpose, set()).add(seed)
             assert greedy
             return evaluate.evaluate(world, chosen, episodes, seed, greedy)
 
         monkeypatch.setattr(loop, "evaluate", note)
-        return original(self, purpose, actors)
+        return original(self, purpose, actors, greedy)
 
     monkeypatch.setattr(loop.Training, "evaluate", spy)
     run = train(tmp_path / "run")

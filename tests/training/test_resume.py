@@ -132,7 +132,7 @@ PLACES = {
     "saving": (Run, "save_checkpoint", 4),
     "pruning": (shutil, "rmtree", 2),
     "judging": (loop, "finish", 1),
-    "comparing": (loop.Training, "baselines", 1),
+    "comparing": (loop, "score_baselines", 1),
 }
 
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coterie.core.decisions import merge
-from coterie.core.group import Actor
+from coterie.core.group import Actor, Policy
 from coterie.core.types import Decision, Discrete, View
 from coterie.policies.scripted import RandomPolicy, RandomSettings
 from coterie.preferences.standard import Individual, IndividualSettings, Team, TeamSettings
@@ -28,10 +28,8 @@ def random_seat(world, **fields):
     return where, RandomPolicy(RandomSettings(), where)
 
 
-class FixedPlay:
+class FixedPlay(Policy):
     """Plays a fixed legal move for every position and agent, so that no random stream matters."""
-
-    memory_size = 0
 
     def act(self, view):
         taken = view.observation[..., :9] + view.observation[..., 9:]

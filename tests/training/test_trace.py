@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import coterie
-from coterie.core.group import Actor, Stateless
+from coterie.core.group import Actor, Policy
 from coterie.core.types import Decision, Distinct, Mean, as_metrics, counted_since, merge_counters
 from coterie.policies.scripted import RandomPolicy, RandomSettings
 from coterie.training.runner import Runner
@@ -12,10 +12,8 @@ from coterie.worlds.boards.tictactoe import Tictactoe, TictactoeSettings
 from helpers.small_worlds import spec_in
 
 
-class Tracing(Stateless):
+class Tracing(Policy):
     """Random play whose trace numbers its calls."""
-
-    memory_size = 0
 
     def __init__(self, group_spec):
         self.random, self.calls = RandomPolicy(RandomSettings(), group_spec), 0

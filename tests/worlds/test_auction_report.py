@@ -10,6 +10,8 @@ from PIL import Image
 
 import coterie
 from coterie.config.schema import load
+from coterie.core.group import Policy
+from coterie.core.settings import Settings
 from coterie.core.types import CoterieError, Decision
 from coterie.preferences.prospect import NEUTRAL, Prospect
 from coterie.runs.run import Run
@@ -30,16 +32,14 @@ SHADE = 'policy: {name: "test_auction_report:Shade", '
 
 
 @dataclass(frozen=True)
-class ShadeSettings:
+class ShadeSettings(Settings):
     share: float = 0.6
     apart: float = 0.0  # how much less each further bidder of the group bids
     levels: int = 0
 
 
-class Shade:
+class Shade(Policy):
     """Bids a share of its valuation."""
-
-    memory_size = 0
 
     def __init__(self, settings: ShadeSettings, place) -> None:
         self.settings = settings
@@ -50,12 +50,6 @@ class Shade:
         if self.settings.levels:
             return Decision(np.rint(bids[..., 0] * (self.settings.levels - 1)).astype(np.int64))
         return Decision(bids.astype(np.float32))
-
-    def state(self):
-        return {}
-
-    def load(self, state):
-        pass
 
     def metrics(self):
         return {}

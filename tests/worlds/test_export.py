@@ -10,6 +10,7 @@ from pettingzoo.test import parallel_api_test, parallel_seed_test
 from coterie.core.types import AgentStep, AgentType, Box, CoterieError, Dict, Discrete, MultiDiscrete, TimeStep
 from coterie.worlds.adapters.export import PettingZooEnv, gymnasium_space
 from coterie.worlds.gridworld.world import Gridworld, GridworldSettings, parallel_env
+from helpers.small_worlds import Unsaved
 
 MODES = ("cooperative", "competitive", "meet", "race")
 OBSERVATIONS = ("flat", "dict", "image")
@@ -175,7 +176,7 @@ def test_missing_and_unknown_agents_are_an_error(names):
         env.step(dict.fromkeys(names, STAY))
 
 
-class Countdown:
+class Countdown(Unsaved):
     """Two agent types, masks, and an agent that ends before the others; keeps the actions it is given."""
 
     simultaneous, num_envs, state_size = True, 1, 0

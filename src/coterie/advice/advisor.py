@@ -7,14 +7,16 @@ The settings that say when to ask and how advice is used are in `core/advice.py`
 
 from __future__ import annotations
 
+import abc
 from dataclasses import dataclass, field, replace
-from typing import Literal, Protocol
+from typing import Literal
 
 import numpy as np
 
 from coterie.core.advice import AdviceUse, AskSettings, UseSettings
-from coterie.core.group import Actor, GroupSpec, HasAdvice, HasLogProbs, Policy, Stateful, Stateless
+from coterie.core.group import Actor, Advisor, GroupSpec, HasAdvice, HasLogProbs, Policy, Stateful
 from coterie.core.memoize import Memoized
+from coterie.core.settings import Settings
 from coterie.core.text import Oracle, find_text_codec
 from coterie.core.trees import map_tree
 from coterie.core.types import Advice, Array, Counters, Discrete, Mean, State, View
@@ -30,7 +32,7 @@ COUNTS = ("decisions", "asked", "advised", "measured", "agreed", "kl", "judged",
 
 
 @dataclass(frozen=True)
-class LanguageAdvisorSettings:
+class LanguageAdvisorSettings(Settings):
     """Settings of the advisor 'language'."""
 
     lm: LMSettings = field(default_factory=LMSettings)  # the language model; a bare name is enough
@@ -50,7 +52,7 @@ class LanguageAdvisorSettings:
 
 
 @dataclass(frozen=True)
-class ExpertAdvisorSettings:
+class ExpertAdvisorSettings(Settings):
     """Settings of the advisor 'expert'."""
 
     smoothing: float = 0.01  # fraction of the probability spread evenly over the legal actions
@@ -70,23 +72,25 @@ def check_smoothing(smoothing: float, use: UseSettings) -> None:
         raise ValueError("use.mode=prior takes logarithms of the advice: smoothing must be above 0, for example 0.01")
 
 
-class AdviceSource(Stateful, Protocol):
-    """Produces action probabilities for decisions. Rows are indices into the flattened `[N·A]` decisions."""
+class AdviceSource(Stateful, abc.ABC):
+    """The base class of what produces action probabilities for decisions.
 
+    Rows are indices into the flattened `[N·A]` decisions.
+    """
+
+    @abc.abstractmethod
     def known(self, view: View, rows: Array) -> Array:
         """Return the advised actions `[R]` that need no query; −1 where a query would be needed."""
-        ...
 
+    @abc.abstractmethod
     def weights(self, view: View, rows: Array) -> Array:
         """Return advised probabilities `[R, K]` over the legal actions; NaN in rows where the source abstains."""
-        ...
 
 
-class SourcedAdvisor:
+class SourcedAdvisor(Advisor):
     """Adds advice from a source to the decisions that the settings select, and counts agreement."""
 
     measure_every = 1  # steps between measurements of the policy's agreement, which need its probabilities
-    scored_alone = False  # summaries of runs show how well the advisor does by itself
 
     def __init__(
         self, ask: AskSettings, use: UseSettings, smoothing: float, group_spec: GroupSpec, source: AdviceSource
@@ -104,7 +108,7 @@ class SourcedAdvisor:
         self.counts["decisions"] += int(view.acting.sum())
         wanted = strength > 0
         if self.advice_use.use.mode == "label":
-            wanted = not getattr(policy, "labels_complete", False)
+            wanted = not policy.labels_complete
         if not wanted or not self.ask.due(view):
             return replace(view, advice=self.advice(view, np.zeros(0, np.int64), strength))
         measured = view.step_count % self.measure_every == 0
@@ -232,7 +236,7 @@ class LanguageAdvisor(SourcedAdvisor):
         self.oracle = source.codec if isinstance(source.codec, Oracle) else None
 
 
-class LanguageSource:
+class LanguageSource(AdviceSource):
     """Scores the words for actions with a language model, once per distinct description."""
 
     def __init__(self, settings: LanguageAdvisorSettings, group_spec: GroupSpec) -> None:
@@ -307,7 +311,7 @@ class ExpertAdvisor(SourcedAdvisor):
         super().__init__(settings.ask, settings.use, settings.smoothing, group_spec, ExpertSource(actions))
 
 
-class ExpertSource(Stateless):
+class ExpertSource(AdviceSource):
     """Puts all probability on the action of the world's scripted expert."""
 
     def __init__(self, actions: int) -> None:
@@ -332,7 +336,7 @@ class ExpertSource(Stateless):
 
 
 @dataclass(frozen=True)
-class PolicyAdvisorSettings:
+class PolicyAdvisorSettings(Settings):
     """Settings of the advisor 'policy'."""
 
     policy: str = "expert"  # a run, or a policy that needs no training: expert, alphabeta:depth=4, package.module:Name
@@ -357,7 +361,7 @@ class PolicyAdvisor(SourcedAdvisor):
         super().__init__(s.ask, s.use, s.smoothing, group_spec, PolicySource(count_actions(group_spec), actor))
 
 
-class PolicySource(Stateless):
+class PolicySource(AdviceSource):
     """Probabilities that a policy advises or acts by, or all probability on the action that it would take."""
 
     def __init__(self, actions: int, actor: Actor) -> None:

@@ -21,7 +21,7 @@ from coterie.advice.shaping import (
     usage_metrics,
 )
 from coterie.core.decisions import Decisions
-from coterie.core.group import GroupSpec
+from coterie.core.group import GroupSpec, Preference
 from coterie.core.text import Graded, Instructing, TextCodec, find_text_codec
 from coterie.core.types import Array, Box, Dict, Discrete, Metrics, State, Text, Tree, blank
 from coterie.core.validation import at_least
@@ -48,15 +48,13 @@ class PairwiseBonusSettings(JudgeSettings):
         at_least("references", self.references, 2)
 
 
-class PairwiseBonus:
+class PairwiseBonus(Preference):
     """Rewards r + weight · strength(o′), where o′ is the next observation of the agent.
 
     The model compares two descriptions in both orders, so a bias for answer A or B cancels. Strengths are those of the
     Bradley-Terry model (`bradley_terry.py`) with mean 0 over the references. A terminal step has no next observation
     and gets no bonus.
     """
-
-    scope = "step"
 
     def __init__(self, settings: PairwiseBonusSettings, group_spec: GroupSpec, gamma: float) -> None:
         self.settings, self.counter = settings, BonusCounter()
@@ -143,10 +141,9 @@ class InstructionBonusSettings(JudgeSettings):
     scale: Literal["fixed", "deviation"] = "fixed"  # deviation: divide by the bonus's running deviation
 
 
-class InstructionBonus:
+class InstructionBonus(Preference):
     """Rewards r + weight · p(yes), where the question is whether the decision follows the agent's instruction."""
 
-    scope = "step"
     answers = ("yes", "no")
 
     def __init__(self, settings: InstructionBonusSettings, group_spec: GroupSpec, gamma: float) -> None:

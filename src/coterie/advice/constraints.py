@@ -19,8 +19,9 @@ from typing import Literal, NamedTuple, Protocol
 import numpy as np
 
 from coterie.core.decisions import Decisions
-from coterie.core.group import GroupSpec, Preference, Risk, Stateless
+from coterie.core.group import ActionShield, GroupSpec, Preference, Risk
 from coterie.core.memoize import Memoized
+from coterie.core.settings import Settings
 from coterie.core.text import HasActionEffects, find_text_codec
 from coterie.core.trees import map_tree
 from coterie.core.types import Array, Counters, Discrete, Metrics, State, Tree, View
@@ -122,7 +123,7 @@ def _sigmoid(log_odds: Array) -> Array:
 
 
 @dataclass(frozen=True)
-class ConstraintSettings:
+class ConstraintSettings(Settings):
     """Settings of the constraints 'language'."""
 
     rules: tuple[str, ...] = ()  # at least one rule in words, such as "never enter lava"
@@ -153,7 +154,7 @@ class RuleJudgements(NamedTuple):
     abstentions: Array  # [R] int: actions that the model did not judge
 
 
-class LanguageShield(Stateless):
+class LanguageShield(ActionShield):
     """Applies rules in words to a group's actions.
 
     Nothing is saved: the model's cache keeps the answers, and counts cover one experience only.
@@ -275,7 +276,7 @@ class LanguageShield(Stateless):
         return {f"constraints/{name}": value for name, value in (counts | self.judge.metrics()).items()}
 
 
-class ConstrainedPreference:
+class ConstrainedPreference(Preference):
     """Subtracts the penalty for breaches of rules from an inner preference. Stored rewards stay unchanged."""
 
     def __init__(self, inner: Preference, shield: LanguageShield) -> None:

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from coterie.core.group import Advisor, Stateless
+from coterie.core.group import Advisor, Policy
 from coterie.core.types import UNLABELLED, Counters, Decision, Mean, View
 from coterie.nn.advice import LEAST
 from coterie.nn.distributions import Choices
 
 
-class AdvisorPolicy(Stateless):
+class AdvisorPolicy(Policy):
     """Draws actions from what an advisor suggests, or takes the likeliest; where it abstains, any legal action.
 
     It is built for an advisor that exists, not by name.
     """
-
-    memory_size = 0
 
     def __init__(self, advisor: Advisor, exploration: float = 0.0) -> None:
         """`exploration`: probability of any legal action instead of the advisor's."""

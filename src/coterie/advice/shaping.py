@@ -17,8 +17,9 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from coterie.core.decisions import Decisions
-from coterie.core.group import GroupSpec, Stateless
+from coterie.core.group import GroupSpec, Preference
 from coterie.core.memoize import Memoized
+from coterie.core.settings import Settings
 from coterie.core.text import Graded, find_text_codec
 from coterie.core.trees import map_tree
 from coterie.core.types import Array, Metrics, Tree
@@ -80,7 +81,7 @@ class MemoizedValues:
 
 
 @dataclass(frozen=True)
-class JudgeSettings:
+class JudgeSettings(Settings):
     """Settings common to all reward judges."""
 
     lm: LMSettings = field(default_factory=LMSettings)  # the language model; a bare name is enough
@@ -130,15 +131,13 @@ class PotentialShapingSettings(JudgeSettings):
             )
 
 
-class PotentialShaping(Stateless):
+class PotentialShaping(Preference):
     """Rewards r + weight · F with F(s, s′) = γ Φ(s′) − Φ(s), Φ of a true end 0 (Ng, Harada & Russell 1999, eq. 2).
 
     By their theorem 1 every policy that is optimal with F is optimal without it, whatever Φ is. Φ is the expected
     value of the grade that the model gives, Σ p(grade) · value(grade). It is never rescaled by running statistics,
     since a Φ that changes between two visits does not cancel.
     """
-
-    scope = "step"
 
     def __init__(self, settings: PotentialShapingSettings, group_spec: GroupSpec, gamma: float) -> None:
         self.settings, self.counter = settings, BonusCounter()

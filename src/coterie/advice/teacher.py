@@ -10,19 +10,23 @@ default, the student acts always by itself and is pulled to the teacher by a los
 
 from __future__ import annotations
 
+import abc
 import logging
-from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from numba import njit
 
-from coterie.advice.advisor import SourcedAdvisor, check_smoothing, count_actions
+from coterie.advice.advisor import AdviceSource, SourcedAdvisor, check_smoothing, count_actions
 from coterie.advice.trust import Trust
 from coterie.core import seeding
 from coterie.core.advice import AskSettings, UseSettings
 from coterie.core.decisions import Decisions
-from coterie.core.group import GroupSpec, Stateful, Stateless
+from coterie.core.group import GroupSpec, Stateful
+from coterie.core.settings import Settings
 from coterie.core.skills import HasBestSkills, HasPlanCodec, HasSkills, PlanCodec
 from coterie.core.trees import map_tree
 from coterie.core.types import Array, Counters, Distinct, Mean, State, View
@@ -40,7 +44,7 @@ SAMPLE_TOKENS = 12  # longest answer that is parsed for a skill
 
 
 @dataclass(frozen=True)
-class TeacherSettings:
+class TeacherSettings(Settings):
     """Settings of the advisor 'teacher'."""
 
     lm: LMSettings = field(default_factory=LMSettings)  # the planner; a bare name is enough
@@ -100,24 +104,31 @@ class TeacherAdvisor(SourcedAdvisor):
         if self.trust is not None:
             self.trust.load(state["trust"])
 
-    def plan_table(self) -> PlanTable:
+    def findings(self) -> PlanTable:
         """Return the plans of all text states met so far; empty where the world is the planner."""
         return self.skill_source.table()
 
+    def write_findings(self, folder: Path, group: str, elsewhere: Sequence[PlanTable]) -> None:
+        """Write a table of the plans, `plans-GROUP.json`, unless there are none."""
+        table = self.findings()
+        plans = dict(item for part in (*elsewhere, table) for item in part.plans.items())
+        if plans:
+            replace(table, plans=plans).write(folder / f"plans-{group}.json")
 
-class Planner(Stateful, Protocol):
-    """Chooses among skills, given text states."""
 
+class Planner(Stateful, abc.ABC):
+    """The base class of what chooses among skills, given text states."""
+
+    @abc.abstractmethod
     def of(self, texts: list[str]) -> Array:
         """Return probabilities of skills `[R, S]`; NaN in rows without an answer."""
-        ...
 
+    @abc.abstractmethod
     def may_answer(self, texts: list[str]) -> Array:
         """Return for which of these texts, all without an answer, asking again may bring one, `[R]` bool."""
-        ...
 
 
-class ModelPlanner:
+class ModelPlanner(Planner):
     """A language model: scores of the skills' names, or their frequencies among samples."""
 
     def __init__(self, settings: TeacherSettings, codec: PlanCodec, skills: tuple[str, ...]) -> None:
@@ -153,7 +164,7 @@ class ModelPlanner:
         self.scorer.load(state)
 
 
-class TablePlanner(Stateless):
+class TablePlanner(Planner):
     """A table of plans, which do not change."""
 
     def __init__(self, name: str, table: PlanTable) -> None:
@@ -185,7 +196,7 @@ def find_skills(group_spec: GroupSpec) -> tuple[tuple[str, ...], PlanCodec]:
     return skills, world.plan_codec(agent_type)
 
 
-class SkillSource:
+class SkillSource(AdviceSource):
     """Mixes the actions of skills by the plan of each decision's text state."""
 
     def __init__(self, settings: TeacherSettings, group_spec: GroupSpec) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 from numba import njit
 
 from coterie.core.search_space import Choice, Space
+from coterie.core.settings import Settings
 from coterie.core.types import Array, State
 from coterie.core.validation import at_least, within
 
@@ -21,7 +22,7 @@ SMALL = 1e-6  # added to every error, so that no row's priority is zero (Schaul 
 
 
 @dataclass(frozen=True)
-class ReplaySettings:
+class ReplaySettings(Settings):
     """Settings of a replay buffer."""
 
     size: int = 100_000  # rows kept; older ones are overwritten
@@ -47,7 +48,7 @@ class ReplaySettings:
 
 
 @dataclass(frozen=True)
-class MemorySettings:
+class MemorySettings(Settings):
     """Settings of a replay buffer without priorities."""
 
     size: int = 100_000  # time steps kept; older ones are overwritten

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperGroup, TyperOption
 
 from coterie import __version__
 
@@ -37,7 +37,7 @@ class Commands(TyperGroup):
 
 def _without_types_of_flags(parameters: list[Any]) -> list[Any]:
     for one in parameters:
-        if getattr(one, "is_flag", False):  # of options, not of arguments
+        if isinstance(one, TyperOption) and one.is_flag:
             one.metavar = ""
     return parameters
 

@@ -6,9 +6,8 @@ import dataclasses
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
-from coterie.config import registry, schema
+from coterie.config import classes, registry, schema
 from coterie.config.schema import ConfigError, Part
 from coterie.core import lookup
 from coterie.core.group import GroupSpec, Learner, Policy
@@ -26,7 +25,7 @@ def check_policy_in(name: str, overrides: Sequence[str], world: str, random_gree
     part = named(registry.POLICIES, name, overrides, "policy")
     made = build.build_world(named_world(world), COPIES)
     free = random_greedy or part.name in registry.UNTRAINED
-    bound = part.name in registry.UNTRAINED or hasattr(lookup.look_up(registry.POLICIES, part.name), "needs")
+    bound = part.name in registry.UNTRAINED or classes.policy(part.name).needs is not None
     checked = []
     for spec in specs(made, part, None):
         with naming_world(world):
@@ -41,8 +40,8 @@ def check_policy_in(name: str, overrides: Sequence[str], world: str, random_gree
 def check_learner_in(name: str, overrides: Sequence[str], policy: str | None, world: str) -> str:
     """Run the conformance tests on a learner with the policy that it improves; returns what was found."""
     part = named(registry.LEARNERS, name, overrides, "learner")
-    kind = lookup.look_up(registry.LEARNERS, part.name)
-    if not getattr(kind, "needs_play", True):
+    kind = classes.learner(part.name)
+    if not kind.needs_play:
         raise ConfigError(f"learner '{part.name}' learns from files, not from play; 'coterie clone' trains it")
     replays = hasattr(part.settings, "replay")
     if replays:  # a learner that waits for enough experience would not learn in a check
@@ -104,15 +103,14 @@ def specs(world: World, policy: Part, learner: Part | None) -> Iterator[GroupSpe
         yield dataclasses.replace(spec, learns=learner is not None)
 
 
-def taught_policy(name: str, kind: Any) -> str:
+def taught_policy(name: str, kind: type[Learner]) -> str:
     """The policy that a learner improves, by its name in the table."""
-    wanted = getattr(kind, "teaches", None)
-    if wanted is None:
+    if not kind.teaches:
         raise ConfigError(
             f"--policy: learner '{name}' does not say which policy it improves; name one, or set its class attribute "
             "teaches"
         )
-    return lookup.name_of(registry.POLICIES, wanted)
+    return lookup.name_of(registry.POLICIES, kind.teaches[0])
 
 
 def individual() -> Part:

@@ -28,7 +28,7 @@ from pydantic import TypeAdapter, ValidationError
 from yaml import MarkedYAMLError, ScalarNode, YAMLError, compose
 from yaml.reader import ReaderError
 
-from coterie.config import registry, renamed
+from coterie.config import classes, registry, renamed
 from coterie.core import lookup
 from coterie.core.group import Parameters
 from coterie.core.lookup import suggest
@@ -600,7 +600,10 @@ def part(table: dict[str, str], value: Any, path: str) -> Part:
         raise ConfigError(f"{path}.name: required setting is missing; one of {', '.join(table)}")
     name = value["name"]
     try:
+        classes.of(table, str(name))
         settings_type = lookup.settings_type(table, str(name))
+    except lookup.WrongClass as error:
+        raise ConfigError(f"{path}: {error}") from None
     except LookupError as error:
         now = renamed.present_name(kind, str(name))
         cure = _sweep_hint(name) or suggest(str(name), table) if now is None else f"; '{name}' is now '{now}'"

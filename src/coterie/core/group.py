@@ -1,21 +1,36 @@
-"""Groups: agents that share a policy, a learner and a preference.
+"""Groups: agents that share a policy, a learner and a preference; and the base classes of these parts.
 
 A `GroupSpec` says which agents a group has and what they see and do; an `Actor` is the acting half of a group, an
-advisor and an action shield included; a `Group` adds the learning half. Every policy, learner, preference, advisor and
-shield has `state`, `load` and `metrics`.
+advisor and an action shield included; a `Group` adds the learning half. The base classes have what every part must do
+as abstract methods, and defaults for the rest.
 """
 
 from __future__ import annotations
 
+import abc
 import functools
-import inspect
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, runtime_checkable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
 from coterie.core.decisions import Decisions, Joint
-from coterie.core.types import Advice, AgentType, Array, CoterieError, Counter, Counters, Decision, Metrics, State, View
+from coterie.core.types import (
+    Advice,
+    AgentType,
+    Array,
+    CoterieError,
+    Counter,
+    Counters,
+    Decision,
+    Metrics,
+    Shown,
+    State,
+    TargetPolicy,
+    View,
+)
 
 if TYPE_CHECKING:
     from coterie.core.advice import AdviceUse
@@ -66,146 +81,99 @@ class GroupSpec:
         return np.array_equal(self.columns, np.arange(len(self.spaces.agents)))
 
 
-class Stateful(Protocol):
-    """Anything with a state that checkpoints hold and numbers to log."""
+class Stateful:
+    """The base class of everything with a state that checkpoints hold and numbers to log; as it is, it has neither."""
+
+    restored: ClassVar[tuple[str, ...]] = ()  # how names of metrics begin that `load` restores: they count on
 
     def state(self) -> State:
         """The state on which its future behaviour depends."""
-        ...
+        return {}
 
     def load(self, state: State) -> None:
         """Return to a saved state."""
-        ...
+        return
 
     def metrics(self) -> Counters:
         """Numbers to log, counted since it was built or since the last call; {} where there are none."""
-        ...
-
-
-class Stateless:
-    """`state`, `load` and `metrics` of a part that has nothing to save or to log; a base class."""
-
-    def state(self) -> State:
         return {}
 
-    def load(self, state: State) -> None:
-        """There is nothing to load."""
+    def findings(self) -> Any:
+        """The findings of a policy, advisor or shield: what a run keeps in a file of its own; None: nothing."""
+        return None
 
-    def metrics(self) -> Counters:
-        return {}
-
-
-def check_members(part: object, protocol: type) -> None:
-    """Raise `ValueError` if `part` lacks a member of `protocol`; methods inherited from a protocol do not count."""
-    wanted: dict[str, object] = {}  # name -> the protocol's own method, which does nothing; None: no method
-    for base in protocol.__mro__[::-1]:
-        if getattr(base, "_is_protocol", False):
-            wanted |= dict.fromkeys(inspect.get_annotations(base))
-            wanted |= {name: member for name, member in vars(base).items() if callable(member) and name[0] != "_"}
-    missing: list[str] = []
-    for name, method in wanted.items():
-        found = inspect.getattr_static(part, name, missing)  # does not run properties
-        if (found is missing and not hasattr(part, name)) or (method is not None and found in (method, None)):
-            missing.append(name)
-    if missing:
-        named = f"the protocol {protocol.__name__} has {', '.join(wanted)}"
-        raise ValueError(f"'{type(part).__name__}' lacks {', '.join(missing)}; {named}")
+    def write_findings(self, folder: Path, group: str, elsewhere: Sequence[Any]) -> None:
+        """Write its findings into the folder of a finished run, with those of the same part in other processes."""
+        return
 
 
-class Policy(Stateful, Protocol):
-    """Acts: a network, search, script, language model or person. Synchronous and batched.
+class Policy(Stateful, abc.ABC):
+    """The base class of what acts: a network, search, script, language model or person. Synchronous and batched.
 
-    A class may have more members, which the build step reads:
-
-    - `needs`: a protocol, a capability that the world must have;
-    - `max_envs`: the most environments in which it can act at once; any number if it is not there, and a training
-      that plays more is refused;
-    - `labels_complete`: whether its learner has all the labels that it takes, so that an advisor need not give more; a
-      part of its state, so that advisors in other processes know it too; False if it is not there;
-    - `start_from(state)`: takes over what fits of the state of a policy that is built otherwise; `load` if it is not
-      there, and the state must fit.
+    A policy is built as `Name(settings, group_spec)`.
     """
 
-    memory_size: int  # numbers remembered for each agent between decisions; 0: none
+    needs: ClassVar[type[Any] | None] = None  # a protocol: a capability that the world must have
+    max_envs: ClassVar[int | None] = None  # environments in which it can act at once; a training with more is refused
+    memory_size: int = 0  # numbers remembered for each agent between decisions; 0: none
+    # Its learner has all labels that it takes, so that an advisor need not give more; a part of the state, so that
+    # advisors in other processes know it too.
+    labels_complete: bool = False
 
+    @abc.abstractmethod
     def act(self, view: View) -> Decision:
         """Decide for every environment and agent in the view."""
-        ...
+
+    def start_from(self, state: State) -> None:
+        """Take over the weights of an earlier run's policy: what fits, or as here the whole state, which must fit."""
+        self.load(state)
 
 
-@runtime_checkable
-class Advisor(Stateful, Protocol):
-    """Suggests actions before a group decides; it could also act by itself.
+class Advisor(Stateful, abc.ABC):
+    """The base class of advisors, which suggest actions before a group decides; one could also act by itself.
 
-    A class with `takes_actor = True` is built with a third argument: the actor of the policy that its settings `policy`
-    and `checkpoint` name.
+    An advisor is built as `Name(settings, group_spec)`. A class with `takes_actor = True` is built with a third
+    argument: the actor of the policy that its settings `policy` and `checkpoint` name.
     """
 
+    takes_actor: ClassVar[bool] = False
+    restored = ("advice/",)
     advice_use: AdviceUse  # how the group's policy and learner use what it says
-    in_evaluation: bool  # it is asked in evaluations and matches too, not only in training
-    scored_alone: bool  # the summary of a run shows how well it does by itself
+    in_evaluation: bool = False  # it is asked in evaluations and matches too, not only in training
+    scored_alone: bool = False  # the summary of a run shows how well it does by itself
 
+    @abc.abstractmethod
     def advise(self, view: View, policy: Policy) -> View:
         """The view with `advice` filled in."""
-        ...
 
+    @abc.abstractmethod
     def suggest(self, view: View) -> Advice:
         """Advice for every agent that acts; rows without an answer are marked as not given."""
-        ...
-
-
-@runtime_checkable
-class WeighsAdvice(Protocol):
-    """An advisor that judges its advice by what came of it."""
 
     def weigh(self, own: Decisions) -> Decisions:
-        """The experience with other strengths of advice, before its group learns from it."""
-        ...
+        """The decisions before their group learns from them: strengths of advice may depend on what came of it."""
+        return own
 
 
-class ActionShield(Stateful, Protocol):
-    """Keeps a group from some of its actions, in training and in evaluation."""
+class ActionShield(Stateful, abc.ABC):
+    """The base class of what keeps a group from some of its actions, in training and in evaluation.
+
+    A shield is built as `Name(settings, group_spec)`.
+    """
 
     choices: int  # actions of the group's agents
 
+    @abc.abstractmethod
     def allowed(self, view: View) -> Array:
         """Actions that may be taken, `[N, A, choices]` bool: a subset of the legal ones, never empty."""
-        ...
 
     def observe(self, view: View, action: Array) -> None:
         """See what was decided, `[N, A]`; `view` has the mask that `allowed` returned."""
-        ...
+        return
 
     def charge(self, preference: Preference) -> Preference:
         """The preference with this shield's penalties; a ValueError if the two cannot be combined."""
-        ...
-
-
-class Learner(Stateful, Protocol):
-    """Improves a group's policy from experience; its state is everything besides the policy's own.
-
-    A class may have more members:
-
-    - `teaches`: the class of policies that it improves, and `also_teaches`, a tuple of others; any if it is not there;
-    - `scopes`: the scopes of preferences that it serves; ("step",) if it is not there;
-    - `preferences`: a tuple of the classes of preferences that it serves; all if it is not there;
-    - `advice_modes`: how it can learn from advice; () if it is not there;
-    - `needs_play`: False for one that learns from files alone; where no group needs play, its experience has no rows,
-      and `joint.steps` says how much to learn;
-    - `panels`: a tuple of `Panel`, the metrics that a report draws;
-    - `target_policy()`: its target policy as it is now, a `TargetPolicy` that later updates do not change, which the
-      critics of other groups read;
-    - `policy_started()`: is called once its policy has taken over the weights of an earlier run (`start`);
-    - `probe(own)`: raises a ValueError if it cannot learn in this world; `own` is one step of random play;
-    - `finished`: whether there is nothing more to learn: its group plays on as it is, and once all groups do, the run
-      ends before its last iteration.
-    """
-
-    policy: Policy
-
-    def learn(self, own: Decisions, joint: Joint, random: np.random.Generator) -> Metrics:
-        """Improve the policy in place; returns metrics of the update."""
-        ...
+        return preference
 
 
 @dataclass(frozen=True)
@@ -215,6 +183,57 @@ class Panel:
     title: str
     unit: str  # label of the y axis
     metrics: tuple[str, ...]  # names that `learn` returns
+
+
+PANELS = (  # of a learner that declares none; those whose metrics no run recorded are left out
+    Panel("policy loss", "loss", ("policy_loss",)),
+    Panel("value loss", "loss", ("value_loss", "loss")),
+    Panel("mean action value", "value", ("q_mean",)),
+    Panel("exploration", "share of random actions", ("epsilon",)),
+    Panel("entropy", "nats", ("entropy",)),
+    Panel("KL to the policy that acted", "nats", ("kl",)),
+)
+
+
+class Learner(Stateful, abc.ABC):
+    """The base class of what improves a group's policy from experience; its state is all besides the policy's own.
+
+    A learner is built as `Name(settings, policy, group_spec, preference)`.
+    """
+
+    teaches: ClassVar[tuple[type[Policy], ...]] = ()  # classes of policies that it improves; (): any
+    scopes: ClassVar[tuple[str, ...]] = ("step",)  # of preferences that it serves
+    preferences: ClassVar[tuple[type[Preference], ...]] = ()  # classes of preferences that it serves; (): all
+    advice_modes: ClassVar[tuple[str, ...]] = ()  # how it can learn from advice
+    # False: it learns from files alone. Where no group needs play, experience has no rows, and `joint.steps` says how
+    # much to learn.
+    needs_play: ClassVar[bool] = True
+    panels: ClassVar[tuple[Panel, ...]] = PANELS  # metrics that a report draws
+    policy: Policy
+
+    @abc.abstractmethod
+    def learn(self, own: Decisions, joint: Joint, random: np.random.Generator) -> Metrics:
+        """Improve the policy in place; returns metrics of the update."""
+
+    @property
+    def finished(self) -> bool:
+        """Whether there is nothing more to learn: its group plays on as it is.
+
+        Once all groups are finished, the run ends before its last iteration.
+        """
+        return False
+
+    def target_policy(self) -> TargetPolicy | None:
+        """Its target policy as it is now, which later updates do not change; critics of other groups read it."""
+        return None
+
+    def policy_started(self) -> None:
+        """Called once its policy has taken over the weights of an earlier run (`start`)."""
+        return
+
+    def probe(self, own: Decisions) -> None:
+        """Raise a ValueError if it cannot learn in this world; `own` is one step of random play."""
+        return
 
 
 @runtime_checkable
@@ -256,17 +275,17 @@ class PlayStopped(CoterieError):
         self.by_choice = by_choice
 
 
-class Preference(Stateful, Protocol):
-    """A group's valuation of its rewards; built as `Name(settings, group_spec, gamma)`.
+class Preference(Stateful, abc.ABC):
+    """The base class of a group's valuation of its rewards; built as `Name(settings, group_spec, gamma)`.
 
     A learner lists what it serves in its class attributes `scopes` and `preferences` (`Learner`).
     """
 
-    scope: str  # "step": rewards as they come; "interim" or "episodic": a distribution of returns, and it is a `Risk`
+    scope: str = "step"  # rewards as they come; "interim" or "episodic": a distribution of returns, and it is a `Risk`
 
-    def rewards(self, experience: Decisions) -> Array:
+    @abc.abstractmethod
+    def rewards(self, decisions: Decisions) -> Array:
         """The rewards to learn from, `[T, N, A]`; stored rewards stay as they are."""
-        ...
 
 
 class RiskParameters(NamedTuple):
@@ -282,21 +301,23 @@ class RiskParameters(NamedTuple):
     aversion: float = 0.0  # weight of the variance
 
 
-@runtime_checkable
-class Risk(Preference, Protocol):
-    """A preference over distributions of returns; its rewards are the world's own."""
+class Risk(Preference):
+    """The base class of preferences over distributions of returns; its rewards are the world's own."""
 
+    def rewards(self, decisions: Decisions) -> Array:
+        return decisions.reward
+
+    @abc.abstractmethod
     def risk_parameters(self) -> RiskParameters:
         """Its parameters, for critics that estimate distributions."""
-        ...
 
+    @abc.abstractmethod
     def value(self, samples: Array) -> Array:
         """The risk measure of `[…, M]` equally likely outcomes, `[…]`."""
-        ...
 
+    @abc.abstractmethod
     def influence(self, samples: Array) -> Array:
         """The influence of each of `[…, M]` samples on that value, up to a constant: the policy gradient's weights."""
-        ...
 
 
 def check_decision(decision: Decision, view: View, group: str, policy: Policy) -> None:
@@ -341,9 +362,34 @@ class Actor:
             view = self.advisor.advise(view, self.policy)
         return view
 
+    def room(self, shape: tuple[int, int, int], choices: int | None) -> Shown:
+        """Room for what `shown` shows in the views `[T, N, A]` of a rollout.
+
+        `choices`: the actions of the world's masks; None: it has none.
+        """
+        choices = choices if self.shield is None else self.shield.choices
+        mask = None if choices is None else np.ones((*shape, choices), bool)
+        if self.advisor is None:
+            return Shown(mask, None)
+        probabilities = np.zeros((*shape, self.advisor.advice_use.actions), np.float32)
+        return Shown(mask, Advice(np.zeros(shape, bool), probabilities, np.zeros(shape, np.float32)))
+
+    def for_learning(self, own: Decisions) -> Decisions:
+        """The group's experience as its learner reads it: the advisor has weighed what came of its advice."""
+        return own if self.advisor is None else self.advisor.weigh(own)
+
     def parts(self) -> list[Stateful]:
         """Advisor and shield, as far as there are any: what has a state besides the policy's."""
         return [part for part in (self.advisor, self.shield) if part is not None]
+
+    def findings(self) -> list[Any]:
+        """The findings of policy, advisor and shield; None for those that found nothing."""
+        return [part.findings() for part in (self.policy, *self.parts())]
+
+    def write_findings(self, folder: Path, elsewhere: Sequence[Sequence[Any]]) -> None:
+        """Write what was found into the folder of a finished run; `elsewhere`: `findings` of other processes."""
+        for i, part in enumerate((self.policy, *self.parts())):
+            part.write_findings(folder, self.group_spec.group, [found[i] for found in elsewhere])
 
     def metrics(self) -> Counters:
         """Metrics of the policy, the advisor and the shield."""

@@ -6,9 +6,12 @@ import dataclasses
 import difflib
 import functools
 import importlib
+import inspect
 import typing
 from collections.abc import Iterable
 from typing import Any
+
+from coterie.core.settings import Settings
 
 _evaluated_hints = functools.cache(typing.get_type_hints)
 
@@ -59,6 +62,28 @@ def look_up_class(table: dict[str, str], name: str) -> Any:
     return found
 
 
+class WrongClass(LookupError):
+    """A class that does not inherit from the base class of its kind, or lacks some of its methods."""
+
+
+def refuse_wrong(found: Any, base: type, name: str) -> None:
+    """Raise `WrongClass` unless `found` is a class that inherits from `base` and has all its methods."""
+    if not isinstance(found, type) or not issubclass(found, base):
+        raise WrongClass(f"{name} must inherit from coterie.{base.__name__}")
+    kind: Any = found
+    if inspect.isabstract(kind):
+        missing = sorted(kind.__abstractmethods__)
+        methods = "the method" if len(missing) == 1 else "the methods"
+        raise WrongClass(f"{name} lacks {methods} {' and '.join(missing)} of coterie.{base.__name__}")
+
+
+def check_attributes(part: object, base: type) -> None:
+    """Raise `ValueError` unless the constructor of a part has set every attribute that its base class declares."""
+    missing = [name for name in inspect.get_annotations(base) if not hasattr(part, name)]
+    if missing:
+        raise ValueError(f"{type(part).__name__} must set {' and '.join(missing)}, as coterie.{base.__name__} says")
+
+
 def settings_type(table: dict[str, str], name: str) -> type[Any]:
     """The settings dataclass that a named class takes."""
     hints = type_hints(look_up_class(table, name).__init__)
@@ -67,6 +92,8 @@ def settings_type(table: dict[str, str], name: str) -> type[Any]:
     found: type[Any] = hints["settings"]
     if not dataclasses.is_dataclass(found):
         raise LookupError(f"'{name}': its 'settings' must be annotated with a dataclass, not {found}")
+    if not issubclass(found, Settings):
+        raise LookupError(f"'{name}': its settings, {found.__name__}, must inherit from coterie.Settings")
     return found
 
 

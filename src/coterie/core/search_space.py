@@ -1,7 +1,6 @@
-"""Search spaces for `coterie tune`, declared in the settings dataclasses they belong to.
+"""Search spaces for `coterie tune`: ranges to try for some fields of a settings dataclass.
 
-A settings dataclass may have `SEARCH: ClassVar[Space]`: ranges to try for some of its fields. How they are tried is in
-`studies/tune/`.
+`core/settings.py` reads them from settings. How they are tried is in `studies/tune/`.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,40 +72,6 @@ Range = Real | Whole | Choice
 Space = Mapping[str, Range]  # a setting's name, or its path, -> the values to try
 
 
-def read_once(settings: Any, path: str) -> Iterator[str]:
-    """Paths of settings that are read at the start of a training alone, by the optional member `read_once`."""
-    yield from (f"{path}.{name}" for name in getattr(settings, "read_once", ()))  # optional
-    for spec in dataclasses.fields(settings):
-        if dataclasses.is_dataclass(value := getattr(settings, spec.name)):
-            yield from read_once(value, f"{path}.{spec.name}")
-
-
-def declared(settings: Any, path: str) -> Iterator[tuple[str, Range, Any]]:
-    """(path, range, present value) of everything that a settings object and its nested settings declare.
-
-    Ranges are widened to include the present values, so that the first trial can use them. Choices that the settings
-    reject together with the present values are left out; a choice with fewer than two values left is dropped.
-    """
-    space: Space = getattr(type(settings), "SEARCH", {})  # optional
-    values = {spec.name: getattr(settings, spec.name) for spec in dataclasses.fields(settings)}
-    for name, known in space.items():
-        if name not in values:
-            raise ValueError(f"{path}.{name}: {type(settings).__name__}.SEARCH names it, but it is no setting")
-        try:
-            known = known.including(values[name])
-        except ValueError as error:
-            raise ValueError(f"{path}.{name}: {error}; fix it by an override, or declare a Choice") from None
-        if isinstance(known, Choice):
-            fitting = tuple(value for value in known.values if _accepts(settings, name, value))
-            if len(fitting) < 2:
-                continue
-            known = Choice(fitting)
-        yield f"{path}.{name}", known, values[name]
-    for name, value in values.items():
-        if dataclasses.is_dataclass(value):
-            yield from declared(value, f"{path}.{name}")
-
-
 def written(value: Any) -> str:
     """A value as JSON text: equal texts are equal values, and tuples are lists."""
     try:
@@ -119,14 +84,6 @@ def range_to_dict(known: Range) -> dict[str, Any]:
     """A range as JSON."""
     made: dict[str, Any] = json.loads(json.dumps({"kind": type(known).__name__} | dataclasses.asdict(known)))
     return made
-
-
-def _accepts(settings: Any, name: str, value: Any) -> bool:
-    try:
-        dataclasses.replace(settings, **{name: value})
-    except ValueError:
-        return False
-    return True
 
 
 def _check_bounds(low: float, high: float, log: bool, least: float) -> None:

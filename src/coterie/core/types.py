@@ -285,6 +285,13 @@ class View:
     frames: int = 0  # the same in environment steps, summed over all environments and shards
 
 
+class Shown(NamedTuple):
+    """Rows of what a rollout's decisions were shown besides observations; None: nothing of that kind."""
+
+    mask: Array | None  # [T, N, A, actions] bool
+    advice: Advice | None  # [T, N, A, …]
+
+
 UNLABELLED = "unlabelled"  # in a decision's trace, [N, A] bool: chance decided in place of the policy
 
 

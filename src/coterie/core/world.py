@@ -1,4 +1,4 @@
-"""The World protocol, and protocols for the optional capabilities of a world.
+"""The base class of worlds, and protocols for the optional capabilities of a world.
 
 A world is N copies of one environment, stepped together as arrays. `training/build.py` checks capabilities once, when
 it builds the objects of a run.
@@ -6,82 +6,65 @@ it builds the objects of a run.
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
-from coterie.core.types import AgentType, Array, CoterieError, State, TimeStep
+from coterie.core.types import AgentType, Array, Counters, State, TimeStep
 
 
-class World(Protocol):
-    """N copies of one environment. `step` resets a copy whose episode ends.
+class World(abc.ABC):
+    """The base class of worlds: N copies of one environment. `step` resets a copy whose episode ends.
 
-    A class may have more members, each of which one place reads (capabilities of several members, and those that a
-    policy can ask for, are protocols below):
-
-    - `limits_episodes`: whether its episodes are known to end after some number of steps at the latest; True if it is
-      not there;
-    - `counters()`: counts and means of what happened since the last reset by name, for logs and evaluations;
-    - `info(agent, copy)`: additional information about one agent's latest step as a new dict of plain values, empty
-      after a reset, for the `info` dicts of exported environments;
-    - `last_instance(copy)`: the beginning of the latest episode that ended in a copy, a text that is equal for equal
-      instances, where instances may come again and so are fewer than the episodes.
-    Its settings may have
-
-    - `evaluation_copies`: the most copies that play an evaluation;
-    - `for_evaluation()`: the settings for evaluations, matches and videos, with held-out instances for example;
-    - `for_validation()`: the settings for evaluations in training, which choose the best checkpoint, where those play
-      other instances again.
+    A world is built as `Name(settings, num_envs)` and sets the attributes below. Capabilities of several methods, and
+    those that a policy can ask for, are protocols.
     """
 
     agent_types: Mapping[str, AgentType]
     num_envs: int
     simultaneous: bool  # every agent acts at every time step of its episode
-    state_size: int  # length Z of one copy's `TimeStep.state`; 0 for a world without a global state
+    state_size: int = 0  # length Z of one copy's `TimeStep.state`; 0 for a world without a global state
+    limits_episodes: bool = True  # its episodes are known to end after some number of steps at the latest
 
+    @abc.abstractmethod
     def reset(self, seed: int) -> TimeStep:
-        """Reset every copy; the same seed and actions give the same time steps."""
-        ...
+        """Start a new episode in every copy; the same seed and actions give the same time steps."""
 
+    @abc.abstractmethod
     def step(self, actions: Mapping[str, Array]) -> TimeStep:
         """Take one action per agent, `[N, A, …]` for each agent type; rows of agents that do not act are ignored."""
-        ...
 
+    @abc.abstractmethod
     def save(self) -> State:
         """Return the full state, including that of the random generators."""
-        ...
 
+    @abc.abstractmethod
     def load(self, state: State) -> TimeStep:
         """Restore a saved state and return its time step, without rewards and episode ends."""
-        ...
 
+    def counters(self) -> Counters:
+        """Counts and means of what happened since the last reset by name, for logs and evaluations."""
+        return {}
 
-def state_size_of(world: World) -> int:
-    """Return the world's `state_size`; raise a clear error if the class does not define it."""
-    try:
-        return world.state_size
-    except AttributeError:
-        raise CoterieError(
-            f"world '{type(world).__name__}': the attribute state_size is missing; "
-            "set it to 0, or to the length of TimeStep.state if the world provides one"
-        ) from None
+    def info(self, agent: str, copy: int) -> dict[str, Any]:
+        """Additional information about one agent's latest step, as a new dict of plain values; empty after a reset.
 
+        Exported environments return it in their `info` dicts.
+        """
+        return {}
 
-def info_of(world: World, agent: str, copy: int) -> dict[str, Any]:
-    """Return the world's `info` about an agent's latest step; empty for a world without it."""
-    info: Callable[[str, int], dict[str, Any]] = getattr(world, "info", lambda *_: {})
-    return info(agent, copy)
+    def legend(self) -> tuple[Sign, ...]:
+        """The `Sign`s of its texts and pictures, those of agents with the agent's name."""
+        return ()
 
+    def last_instance(self, copy: int) -> str | None:
+        """The beginning of the latest episode that ended in a copy, as a text that is equal for equal instances.
 
-def check_methods(world: World) -> None:
-    """Raise `ValueError` for a world of a user's own that lacks a method of the protocol."""
-    for name, purpose in METHODS.items():
-        if not callable(getattr(world, name, None)):
-            raise ValueError(
-                f"'{type(world).__name__}' has no method '{name}', which {purpose}; add it, then run the conformance "
-                "tests with 'coterie check world'"
-            )
+        It is for worlds whose instances may come again and so are fewer than the episodes; None: they do not.
+        """
+        return None
 
 
 def check_state(world: World) -> None:
@@ -92,14 +75,6 @@ def check_state(world: World) -> None:
             f"'{type(world).__name__}.save' must return the full state as a dictionary, which 'load' restores; it "
             f"returned {type(state).__name__}"
         )
-
-
-METHODS = {  # of `World`
-    "reset": "starts a new episode in every copy",
-    "step": "takes the agents' actions",
-    "save": "returns the state for checkpoints",
-    "load": "restores a saved state",
-}
 
 
 def rebuild(make: Callable[..., World], arguments: tuple[Any, ...], state: State) -> World:
@@ -165,7 +140,7 @@ class Renderable(Protocol):
 
     A copy that ends is reset within `step`. A world with `draws_final` keeps the last frame of each copy's latest
     finished episode and renders it with `final=True`; other worlds ignore `final` and render the present state.
-    A world may also have `legend()`: the `Sign`s of its texts and pictures, those of agents with the agent's name.
+    `World.legend` explains their signs.
     """
 
     draws_final: bool

@@ -12,7 +12,8 @@ import numpy as np
 
 from coterie.core.alphabeta import best_actions
 from coterie.core.game import Game, HasGame
-from coterie.core.group import GroupSpec, Stateless
+from coterie.core.group import GroupSpec, Policy
+from coterie.core.settings import Settings
 from coterie.core.types import Array, Decision, View
 from coterie.core.validation import at_least
 
@@ -20,7 +21,7 @@ MINIMAX_MOVES = 12  # `minimax` plays games that are not longer
 
 
 @dataclass(frozen=True)
-class AlphabetaSettings:
+class AlphabetaSettings(Settings):
     """Settings of alpha-beta search to a depth."""
 
     depth: int = 4  # moves to look ahead
@@ -30,10 +31,9 @@ class AlphabetaSettings:
         at_least("depth", self.depth, 1)
 
 
-class AlphabetaPolicy(Stateless):
+class AlphabetaPolicy(Policy):
     """Alpha-beta search with the game's estimate at the horizon; sooner wins come first."""
 
-    memory_size = 0
     needs = HasGame
 
     def __init__(self, settings: AlphabetaSettings, group_spec: GroupSpec) -> None:
@@ -45,16 +45,15 @@ class AlphabetaPolicy(Stateless):
 
 
 @dataclass(frozen=True)
-class MinimaxSettings:
+class MinimaxSettings(Settings):
     """Settings of search to the end of the game."""
 
     ties: Literal["random", "first"] = "random"  # among moves of equal value: draw one, or take the first
 
 
-class MinimaxPolicy(Stateless):
+class MinimaxPolicy(Policy):
     """Plays perfectly: looks ahead to the end of the game. For games of at most 12 moves."""
 
-    memory_size = 0
     needs = HasGame
 
     def __init__(self, settings: MinimaxSettings, group_spec: GroupSpec) -> None:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from coterie.core.group import GroupSpec
 from coterie.core.search_space import Choice, Space
+from coterie.core.settings import Settings
 from coterie.core.types import (
     Array,
     Box,
@@ -37,7 +38,7 @@ from coterie.policies.network import NeuralPolicy, check_widths
 
 
 @dataclass(frozen=True)
-class DeterministicSettings:
+class DeterministicSettings(Settings):
     """Settings of the policy 'deterministic'."""
 
     hidden: tuple[int, ...] = (64, 64)  # widths of the hidden layers

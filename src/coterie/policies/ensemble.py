@@ -13,7 +13,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from coterie.core import seeding
-from coterie.core.group import GroupSpec
+from coterie.core.group import GroupSpec, Policy
+from coterie.core.settings import Settings
 from coterie.core.types import Array, Box, Counters, Decision, Mean, State, View, action_shape
 from coterie.core.validation import at_least
 from coterie.nn.advice import log_softmax
@@ -25,7 +26,7 @@ DISAGREEMENT = "disagreement"  # in a decision's trace, [N, A] float32
 
 
 @dataclass(frozen=True)
-class EnsembleSettings:
+class EnsembleSettings(Settings):
     """Settings of the policy 'ensemble'."""
 
     members: int = 5  # networks
@@ -37,10 +38,8 @@ class EnsembleSettings:
             raise ValueError("network.memory: members of an ensemble have no memory; set it to 0")
 
 
-class EnsemblePolicy:
+class EnsemblePolicy(Policy):
     """Several networks that decide together."""
-
-    memory_size = 0
 
     def __init__(self, settings: EnsembleSettings, group_spec: GroupSpec) -> None:
         self.group_spec = group_spec

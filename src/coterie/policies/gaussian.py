@@ -12,6 +12,7 @@ import numpy as np
 
 from coterie.core.group import GroupSpec
 from coterie.core.search_space import Choice, Space
+from coterie.core.settings import Settings
 from coterie.core.types import Array, Box, Decision, View, action_shape
 from coterie.nn import kernels, networks
 from coterie.nn.devices import Device
@@ -20,7 +21,7 @@ from coterie.policies.network import NeuralPolicy, check_widths
 
 
 @dataclass(frozen=True)
-class GaussianSettings:
+class GaussianSettings(Settings):
     """Settings of the policy 'gaussian'."""
 
     hidden: tuple[int, ...] = (256, 256)  # widths of the hidden layers

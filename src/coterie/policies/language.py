@@ -15,8 +15,9 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from coterie.core import seeding
-from coterie.core.group import GroupSpec, Stateless
+from coterie.core.group import GroupSpec, Policy
 from coterie.core.sampling import draw_index
+from coterie.core.settings import Settings
 from coterie.core.text import Oracle, TextCodec, find_text_codec
 from coterie.core.trees import map_tree
 from coterie.core.types import UNLABELLED, Array, Counters, Decision, Discrete, Mean, View, action_dtype, action_shape
@@ -32,7 +33,7 @@ COUNTS = ("decisions", "abstentions", "illegal", "fallbacks", "forfeits")
 
 
 @dataclass(frozen=True)
-class LanguageSettings:
+class LanguageSettings(Settings):
     """Settings of the policy 'language'."""
 
     lm: LMSettings = field(default_factory=LMSettings)  # the language model; a bare name is enough
@@ -66,10 +67,8 @@ class Taken(NamedTuple):
     log_prob: Array | None = None  # [R]; None: not known
 
 
-class LanguagePolicy(Stateless):
+class LanguagePolicy(Policy):
     """Acts for a group of agents with a language model; cache and budget are kept in files of their own."""
-
-    memory_size = 0
 
     def __init__(self, settings: LanguageSettings, group_spec: GroupSpec) -> None:
         self.settings, self.group_spec = settings, group_spec

@@ -17,7 +17,8 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from coterie.core import seeding
-from coterie.core.group import GroupSpec
+from coterie.core.group import GroupSpec, Policy
+from coterie.core.settings import Settings
 from coterie.core.text import find_text_codec
 from coterie.core.trees import map_tree
 from coterie.core.types import Array, Counters, Decision, Mean, State, Tree, View
@@ -37,7 +38,7 @@ from coterie.policies.language import good_actions
 
 
 @dataclass(frozen=True)
-class LoraSettings:
+class LoraSettings(Settings):
     """Settings of the policy 'lora'."""
 
     lm: LMSettings = field(default_factory=LMSettings)  # a local language model; a bare name is enough
@@ -169,10 +170,9 @@ class AdaptedModel(torch.nn.Module):
         return found
 
 
-class LoraPolicy:
+class LoraPolicy(Policy):
     """Acts for a group of agents with a language model that a learner trains."""
 
-    memory_size = 0
     spec = None  # no compiled path
     hint_size = skip_size = 0  # no hints, no text features
     device = torch.device("cpu")  # of the critic and of the logits; the model may be on another

@@ -15,8 +15,9 @@ import numpy as np
 import torch
 
 from coterie.core import seeding
-from coterie.core.group import GroupSpec
+from coterie.core.group import GroupSpec, Policy
 from coterie.core.search_space import Choice, Space
+from coterie.core.settings import Settings
 from coterie.core.types import Array, Box, Counters, Decision, State, Tree, View, action_shape
 from coterie.core.validation import at_least, positive
 from coterie.nn import kernels, networks
@@ -54,7 +55,7 @@ class NeuralSettings(Protocol):
         ...
 
 
-class NeuralPolicy:
+class NeuralPolicy(Policy):
     """A network that reads a group's observations, with parameters shared by its agents or one set for each."""
 
     reader: TextEncoder | None = None  # encodes observations as text; a policy that wants one sets it before __init__
@@ -257,7 +258,7 @@ class NeuralPolicy:
 
 
 @dataclass(frozen=True)
-class NetworkSettings:
+class NetworkSettings(Settings):
     """Settings of a policy network."""
 
     hidden: tuple[int, ...] = (64, 64)  # widths of the hidden layers
@@ -311,7 +312,6 @@ class NetworkPolicy(NeuralPolicy):
         own = s if isinstance(self.head, Choices) else replace(s, compiled=False)
         super().__init__(own, group_spec, shape, self.head.outputs, 0.01)
         self.choices = np.array(self.head.sizes) if isinstance(self.head, Choices) else np.zeros(0, np.int64)
-        self.labels_complete = False  # a learner that imitates needs no more labels
 
     def state(self) -> State:
         return super().state() | ({"labels_complete": True} if self.labels_complete else {})

@@ -20,7 +20,8 @@ from typing import Literal, get_args
 import numpy as np
 
 from coterie.core.game import game_of
-from coterie.core.group import GroupSpec, PlayStopped, Stateless
+from coterie.core.group import GroupSpec, PlayStopped, Policy
+from coterie.core.settings import Settings
 from coterie.core.text import HasOwnWords, HasTextCodec, OwnWords, TextCodec, find_text_codec
 from coterie.core.trees import arrays_of, map_tree
 from coterie.core.types import (
@@ -51,7 +52,7 @@ Shown = Literal["auto", "words", "picture", "numbers"]
 
 
 @dataclass(frozen=True)
-class PersonSettings:
+class PersonSettings(Settings):
     """Settings of what a person sees."""
 
     show: Shown = "auto"  # words, picture or numbers; auto: the first that the world has, in board games the picture
@@ -61,7 +62,7 @@ class PersonSettings:
         one_of("show", self.show, get_args(Shown))
 
 
-class PersonPolicy(Stateless):
+class PersonPolicy(Policy):
     """Asks a person for the action of every agent of a group, one after the other.
 
     Its memory is the number of the agent's decisions in this episode.

@@ -13,8 +13,9 @@ from typing import Literal
 
 import numpy as np
 
-from coterie.core.group import GroupSpec, Stateless
+from coterie.core.group import GroupSpec, Policy
 from coterie.core.sampling import draw_index
+from coterie.core.settings import Settings
 from coterie.core.skills import HasPlanCodec, HasSkills, PlanCodec
 from coterie.core.text import TextCodec, find_text_codec
 from coterie.core.trees import map_tree
@@ -31,7 +32,7 @@ SAID = " => "  # between a description and the words of a plan so far, in questi
 
 
 @dataclass(frozen=True)
-class PlannerSettings:
+class PlannerSettings(Settings):
     """Settings of the policy 'planner'."""
 
     lm: LMSettings = field(default_factory=LMSettings)  # the language model; a bare name is enough
@@ -58,7 +59,7 @@ class PlanTemplate(prompts.PromptTemplate):
         return super().prompt(seen) + said
 
 
-class PlannerPolicy(Stateless):
+class PlannerPolicy(Policy):
     """Acts by a language model's plans."""
 
     def __init__(self, settings: PlannerSettings, group_spec: GroupSpec) -> None:

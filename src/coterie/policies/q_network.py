@@ -11,6 +11,7 @@ from torch import Tensor
 
 from coterie.core.group import GroupSpec
 from coterie.core.search_space import Choice, Space
+from coterie.core.settings import Settings
 from coterie.core.types import Array, Decision, Discrete, State, Text, View
 from coterie.nn import kernels, networks
 from coterie.nn.advice import LEAST
@@ -22,7 +23,7 @@ from coterie.policies.text_encoder import TextEncoder, TextSettings
 
 
 @dataclass(frozen=True)
-class QNetworkSettings:
+class QNetworkSettings(Settings):
     """Settings of a network of action values."""
 
     hidden: tuple[int, ...] = (64, 64)  # widths of the hidden layers

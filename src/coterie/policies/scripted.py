@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from coterie.core.group import GroupSpec, Stateless
+from coterie.core.group import GroupSpec, Policy
+from coterie.core.settings import Settings
 from coterie.core.trees import leading
 from coterie.core.types import (
     UNLABELLED,
@@ -26,14 +27,12 @@ from coterie.nn.distributions import Choices
 
 
 @dataclass(frozen=True)
-class RandomSettings:
+class RandomSettings(Settings):
     """No settings."""
 
 
-class RandomPolicy(Stateless):
+class RandomPolicy(Policy):
     """Draws legal actions uniformly; see `sampling_bounds` for boxes without bounds, `random_texts` for texts."""
-
-    memory_size = 0
 
     def __init__(self, settings: RandomSettings, group_spec: GroupSpec) -> None:
         self.space = group_spec.spaces.action
@@ -56,7 +55,7 @@ class RandomPolicy(Stateless):
 
 
 @dataclass(frozen=True)
-class ExpertSettings:
+class ExpertSettings(Settings):
     """Settings of the policy 'expert'."""
 
     # Share of decisions that are random instead. Demonstrations keep them without a label, so that they show how the
@@ -67,10 +66,9 @@ class ExpertSettings:
         within("mistakes", self.mistakes, 0, 1)
 
 
-class ExpertPolicy(Stateless):
+class ExpertPolicy(Policy):
     """Takes the actions of the world's scripted expert (grid world: shortest paths)."""
 
-    memory_size = 0
     needs = HasExpert
 
     def __init__(self, settings: ExpertSettings, group_spec: GroupSpec) -> None:
@@ -107,14 +105,13 @@ class ExpertPolicy(Stateless):
 
 
 @dataclass(frozen=True)
-class GuessSettings:
+class GuessSettings(Settings):
     """No settings."""
 
 
-class GuessPolicy(Stateless):
+class GuessPolicy(Policy):
     """Writes random answers in the form that the world asks for: a baseline that knows only the answer format."""
 
-    memory_size = 0
     needs = HasGuess
 
     def __init__(self, settings: GuessSettings, group_spec: GroupSpec) -> None:

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from coterie.core.group import GroupSpec, Stateless
+from coterie.core.group import GroupSpec, Policy
+from coterie.core.settings import Settings
 from coterie.core.types import UNLABELLED, Counters, Decision, Text, View, blank
 from coterie.core.validation import at_least, positive
 from coterie.lm.ask.choice import AnswerCounter, AnswerMemo
@@ -22,7 +23,7 @@ from coterie.lm.ask.loading import LMSettings, LoadedModel, backend_of, load_sha
 
 
 @dataclass(frozen=True)
-class WriterSettings:
+class WriterSettings(Settings):
     """Settings of the policy 'writer'."""
 
     lm: LMSettings = field(default_factory=LMSettings)  # the language model; a bare name is enough
@@ -48,10 +49,8 @@ class WriterSettings:
             raise ValueError(f"template must contain {{prompt}} once and no other braces, got {self.template!r}")
 
 
-class WriterPolicy(Stateless):
+class WriterPolicy(Policy):
     """Writes for a group of agents with a language model."""
-
-    memory_size = 0
 
     def __init__(self, settings: WriterSettings, group_spec: GroupSpec) -> None:
         spaces = group_spec.spaces

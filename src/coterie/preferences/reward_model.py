@@ -19,7 +19,8 @@ import torch
 
 from coterie.core import seeding
 from coterie.core.decisions import Decisions
-from coterie.core.group import GroupSpec
+from coterie.core.group import GroupSpec, Preference
+from coterie.core.settings import Settings
 from coterie.core.types import Array, CoterieError, Metrics, State
 from coterie.core.validation import at_least, positive
 from coterie.nn.packing import Layout, encode, encoded_size, layout, pack
@@ -33,7 +34,7 @@ POOR = 0.6  # a lower accuracy logs a warning
 
 
 @dataclass(frozen=True)
-class RewardModelSettings:
+class RewardModelSettings(Settings):
     """Settings of the preference 'reward_model'."""
 
     ratings: str = ""  # the JSONL file of 'coterie rate'; kept as an absolute path
@@ -142,10 +143,8 @@ def _rows(library: EpisodeLibrary) -> tuple[Array, torch.Tensor]:
     return rows, torch.from_numpy(np.repeat(np.arange(len(library.starts) - 1), np.diff(library.starts)))
 
 
-class RewardModelPreference:
+class RewardModelPreference(Preference):
     """Rewards agents by a model fitted to ratings of episodes."""
-
-    scope = "step"
 
     def __init__(self, settings: RewardModelSettings, group_spec: GroupSpec, gamma: float) -> None:
         self.settings = settings

@@ -14,7 +14,8 @@ from typing import Literal
 import numpy as np
 
 from coterie.core.decisions import Decisions
-from coterie.core.group import GroupSpec, RiskParameters, Stateless
+from coterie.core.group import GroupSpec, Preference, Risk, RiskParameters
+from coterie.core.settings import Settings
 from coterie.core.types import Array
 from coterie.core.validation import at_least
 from coterie.preferences import prospect
@@ -23,14 +24,12 @@ Scope = Literal["interim", "episodic"]
 
 
 @dataclass(frozen=True)
-class IndividualSettings:
+class IndividualSettings(Settings):
     """No settings."""
 
 
-class Individual(Stateless):
+class Individual(Preference):
     """Each agent maximises its own reward."""
-
-    scope = "step"
 
     def __init__(self, settings: IndividualSettings, group_spec: GroupSpec | None = None, gamma: float = 1.0) -> None:
         pass
@@ -40,14 +39,12 @@ class Individual(Stateless):
 
 
 @dataclass(frozen=True)
-class TeamSettings:
+class TeamSettings(Settings):
     """No settings."""
 
 
-class Team(Stateless):
+class Team(Preference):
     """Each agent maximises the mean of its group's rewards, step by step."""
-
-    scope = "step"
 
     def __init__(self, settings: TeamSettings, group_spec: GroupSpec | None = None, gamma: float = 1.0) -> None:
         pass
@@ -56,14 +53,11 @@ class Team(Stateless):
         return decisions.group_reward
 
 
-class RiskMeasure(Stateless):
+class RiskMeasure(Risk):
     """Values a distribution of returns by a risk measure; subclasses differ only in its parameters."""
 
     def __init__(self, risk: RiskParameters, scope: Scope) -> None:
         self.risk, self.scope = risk, scope
-
-    def rewards(self, decisions: Decisions) -> Array:
-        return decisions.reward
 
     def risk_parameters(self) -> RiskParameters:
         return self.risk
@@ -76,7 +70,7 @@ class RiskMeasure(Stateless):
 
 
 @dataclass(frozen=True)
-class CPTSettings(prospect.Prospect):
+class CPTSettings(prospect.Prospect, Settings):
     """Settings of the preference 'cpt'."""
 
     scope: Scope = "interim"  # outcomes of a decision given its observation, or returns of whole episodes
@@ -90,7 +84,7 @@ class CPT(RiskMeasure):
 
 
 @dataclass(frozen=True)
-class CVaRSettings:
+class CVaRSettings(Settings):
     """Settings of the preference 'cvar'."""
 
     scope: Scope = "interim"  # outcomes of a decision given its observation, or returns of whole episodes
@@ -109,7 +103,7 @@ class CVaR(RiskMeasure):
 
 
 @dataclass(frozen=True)
-class MeanVarianceSettings:
+class MeanVarianceSettings(Settings):
     """Settings of the preference 'mean_variance'."""
 
     scope: Scope = "interim"  # outcomes of a decision given its observation, or returns of whole episodes

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from coterie.core.group import check_members
+from coterie.core import lookup
 from coterie.core.types import Array, CoterieError, State, Text
 from coterie.runs import checkpoint
 
 
 class ContractError(CoterieError):
-    """A world, policy or learner violates its protocol."""
+    """A world, policy or learner violates its contract."""
 
 
 def expect(condition: Any, location: str, expected: str, got: Any) -> None:
@@ -24,11 +24,12 @@ def expect(condition: Any, location: str, expected: str, got: Any) -> None:
         raise ContractError(f"{location}: expected {expected}, got {got}")
 
 
-def expect_members(part: object, protocol: type) -> None:
-    """Raise `ContractError` unless `part` has every member of a protocol."""
+def expect_inherits(part: object, base: type) -> None:
+    """Raise `ContractError` unless `part` inherits from a base class and has the attributes that it declares."""
     try:
-        check_members(part, protocol)
-    except ValueError as error:
+        lookup.refuse_wrong(type(part), base, type(part).__name__)
+        lookup.check_attributes(part, base)
+    except (ValueError, lookup.WrongClass) as error:
         raise ContractError(str(error)) from None
 
 

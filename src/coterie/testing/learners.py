@@ -13,27 +13,27 @@ from coterie.core.decisions import Decisions, Joint
 from coterie.core.group import GroupSpec, Learner
 from coterie.core.trees import map_tree
 from coterie.core.types import Array, State
-from coterie.testing.comparison import expect, expect_equal, expect_members, leaves, through_checkpoint
+from coterie.testing.comparison import expect, expect_equal, expect_inherits, leaves, through_checkpoint
 from coterie.testing.sampling import random_decisions
 
 
 def check_learner(
     make_learner: Callable[[GroupSpec], Learner], group_spec: GroupSpec, masked: bool = False, uses_replay: bool = False
 ) -> None:
-    """Raise `ContractError` unless `make_learner(group_spec)` conforms to the `Learner` protocol.
+    """Raise `ContractError` unless `make_learner(group_spec)` conforms to the base class `Learner`.
 
     Every call of `make_learner` must return an equal learner. Set `uses_replay=True` for learners that learn from
     earlier experience when the latest holds no decision.
     """
     learner, bystander, again = (make_learner(group_spec) for _ in range(3))
-    expect_members(learner, Learner)
+    expect_inherits(learner, Learner)
     decisions = random_decisions(group_spec, learner.policy, masked, 0)
     other = random_decisions(group_spec, learner.policy, masked, 1)
-    first, experience_before = _full_state(learner), leaves(decisions)
+    first, decisions_before = _full_state(learner), leaves(decisions)
     _learn(group_spec, learner, decisions, 1)
     once = _full_state(learner)
     expect_equal("another learner after learn", first, _full_state(bystander))
-    expect_equal("the experience after learn", experience_before, decisions)
+    expect_equal("the experience after learn", decisions_before, decisions)
     before, after = leaves(first["policy"]), leaves(once["policy"])
     changed = any(not np.array_equal(before[key], after[key]) for key in before)
     expect(changed, "learn", "a changed policy", "an equal one")

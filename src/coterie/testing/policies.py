@@ -18,7 +18,7 @@ from coterie.testing.comparison import (
     check_array,
     expect,
     expect_equal,
-    expect_members,
+    expect_inherits,
     leaves,
     text_valid,
     through_checkpoint,
@@ -35,13 +35,13 @@ def check_policy(
     deterministic_greedy: bool = True,
     world: World | None = None,
 ) -> None:
-    """Raise `ContractError` unless `make_policy(group_spec)` conforms to the `Policy` protocol.
+    """Raise `ContractError` unless `make_policy(group_spec)` conforms to the base class `Policy`.
 
     Views are drawn at random from the group's spaces, or taken from a `world` for policies that read its state.
     Set `deterministic_greedy=False` for policies that act at random even if `view.greedy`.
     """
     policy = make_policy(group_spec)
-    expect_members(policy, Policy)
+    expect_inherits(policy, Policy)
     view = random_view(group_spec, seeding.generator(0, "check_policy"), masked, policy.memory_size, world)
     view_before, state_before = leaves(view), leaves(policy.state())
     for greedy in (False, True):

@@ -17,9 +17,9 @@ import numpy as np
 from coterie.core import seeding
 from coterie.core.sampling import random_actions
 from coterie.core.trees import arrays_of
-from coterie.core.types import AgentType, Array, Box, CoterieError, Discrete, Text, TimeStep, entries_of
-from coterie.core.world import Forkable, World, state_size_of
-from coterie.testing.comparison import ContractError, Location, check_array, expect, text_valid
+from coterie.core.types import AgentType, Array, Box, Discrete, State, Text, TimeStep, entries_of
+from coterie.core.world import Forkable, World
+from coterie.testing.comparison import Location, check_array, expect, expect_inherits, text_valid
 from coterie.testing.games import check_game
 from coterie.testing.sampling import NUM_ENVS
 
@@ -43,6 +43,7 @@ def check_world(
         return TimedWorld(world_factory(num_envs), progress)
 
     first = world_factory(NUM_ENVS)
+    expect_inherits(first, World)
     check_agent_types(first)
     check_capabilities(first)
     world: World = TimedWorld(first, progress)
@@ -96,14 +97,25 @@ class Progress:
             self.report(f"step {self.steps} of about {self.total}, {each:.3g} ms a step of one copy, {left:.0f} s left")
 
 
-class TimedWorld:
-    """Passes every call on to a world and measures its steps."""
+class TimedWorld(World):
+    """Passes on to a world what the tests call, and measures its steps."""
 
     def __init__(self, world: World, progress: Progress) -> None:
         self._world, self._progress = world, progress
+        self.agent_types, self.num_envs = world.agent_types, world.num_envs
+        self.simultaneous, self.state_size = world.simultaneous, world.state_size
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._world, name)
+    def reset(self, seed: int) -> TimeStep:
+        """Reset the world."""
+        return self._world.reset(seed)
+
+    def save(self) -> State:
+        """The state of the world."""
+        return self._world.save()
+
+    def load(self, state: State) -> TimeStep:
+        """Return the world to a saved state."""
+        return self._world.load(state)
 
     def step(self, actions: Mapping[str, Array]) -> TimeStep:
         """Step the world."""
@@ -157,10 +169,7 @@ def replay(title: str, world: World, rollout: Rollout) -> None:
 def check_agent_types(world: World) -> None:
     """There are agents, their names differ, `num_envs` is as asked for, and `state_size` is a count."""
     expect(world.num_envs == NUM_ENVS, "world", f"{NUM_ENVS} copies", world.num_envs)
-    try:
-        size = state_size_of(world)
-    except CoterieError as error:
-        raise ContractError(str(error)) from None
+    size = world.state_size
     expect(isinstance(size, int) and size >= 0, "world", "state_size to be an integer of at least 0", repr(size))
     expect(len(world.agent_types) > 0, "world", "at least one agent type", "none")
     for name, agent_type in world.agent_types.items():

@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from coterie.config import registry
+from coterie.config import classes, registry
 from coterie.config.schema import Config, ConfigError, GroupConfig, Part, SeatedRun
 from coterie.core import lookup
 from coterie.core.game import NoGame
@@ -24,11 +24,11 @@ from coterie.core.group import (
     Policy,
     Preference,
     Risk,
-    check_members,
 )
+from coterie.core.settings import Settings
 from coterie.core.types import CoterieError, UnknownName
 from coterie.core.validation import allocating
-from coterie.core.world import World, check_methods, check_state, state_size_of
+from coterie.core.world import World, check_state
 from coterie.nn.packing import joined_size
 from coterie.policies.scripted import RandomPolicy, RandomSettings
 from coterie.training.evaluate import evaluation_envs
@@ -41,11 +41,12 @@ SCOPE_NEEDS = {"interim": "whose critic predicts distributions", "episodic": "th
 def build_world(part: Part, num_envs: int) -> World:
     """Build a config's world with `num_envs` environments."""
     try:
-        world: World = lookup.look_up(registry.WORLDS, part.name)(part.settings, num_envs)
-        check_methods(world)
+        made: Any = classes.world(part.name)  # its constructor is its own
+        world: World = made(part.settings, num_envs)
+        lookup.check_attributes(world, World)
     except UnknownName as error:
         raise ConfigError(f"world.name: {error}") from None
-    except ValueError as error:
+    except (ValueError, lookup.WrongClass) as error:
         raise ConfigError(f"world: {error}") from None
     except MemoryError as error:
         raise ConfigError(f"world: {num_envs} environments do not fit into memory: {error}") from None
@@ -54,7 +55,8 @@ def build_world(part: Part, num_envs: int) -> World:
 
 def most_envs(actors: Sequence[Actor], wanted: int) -> int:
     """The number of environments that all actors can play at once, at most `wanted`."""
-    return min([wanted, *(getattr(actor.policy, "max_envs", wanted) for actor in actors)])
+    limits = [actor.policy.max_envs for actor in actors]
+    return min([wanted, *(most for most in limits if most is not None)])
 
 
 def build_evaluation_world(part: Part, episodes: int) -> World:
@@ -64,13 +66,15 @@ def build_evaluation_world(part: Part, episodes: int) -> World:
 
 def build_validation_world(part: Part, episodes: int) -> World | None:
     """Build a config's world for evaluations in training; None where it is that of other evaluations."""
-    settings = getattr(part.settings, "for_validation", lambda: None)()
+    chosen: Settings = part.settings
+    settings = chosen.for_validation()
     return None if settings is None else build_world(Part(part.name, settings), evaluation_envs(part, episodes))
 
 
 def evaluation_part(part: Part) -> Part:
-    """A config's world with its settings for evaluations, where it has such."""
-    return Part(part.name, getattr(part.settings, "for_evaluation", lambda: part.settings)())
+    """A config's world with its settings for evaluations."""
+    chosen: Settings = part.settings
+    return Part(part.name, chosen.for_evaluation())
 
 
 def build_render_world(part: Part) -> World:
@@ -110,7 +114,7 @@ def build_group_specs(config: Config, world: World) -> dict[str, GroupSpec]:
             columns,
             group.parameters,
             config.seed,
-            state_size_of(world) or joined_size(world.agent_types),
+            world.state_size or joined_size(world.agent_types),
             world.simultaneous,
             world=world,
         )
@@ -147,25 +151,34 @@ def build_actor(group: GroupConfig, group_spec: GroupSpec, world: World) -> Acto
 def build_advisor_and_shield(group: GroupConfig, group_spec: GroupSpec) -> tuple[GroupSpec, ActorParts]:
     """Return the group spec, with the use of advice if there is an advisor, and both parts."""
 
-    def made(key: str, table: dict[str, str], chosen: Part | None, protocol: type) -> Any:
-        if chosen is None:
-            return None
-        try:
-            cls = lookup.look_up(table, chosen.name)
-            others = [advising_actor(chosen.settings, group_spec)] if getattr(cls, "takes_actor", False) else []
-            part = cls(chosen.settings, group_spec, *others)
-            check_members(part, protocol)
-        except ValueError as error:
-            raise ConfigError(f"groups.{group_spec.group}.{key}: {error}") from None
-        return part
+    advisor = None if group.advisor is None else build_advisor(group.advisor, group_spec)
+    shield = None if group.constraints is None else build_shield(group.constraints, group_spec)
+    if advisor is not None:
+        group_spec = dataclasses.replace(group_spec, advice=advisor.advice_use)
+    return group_spec, ActorParts(advisor, shield)
 
-    parts = ActorParts(
-        made("advisor", registry.ADVISORS, group.advisor, Advisor),
-        made("constraints", registry.SHIELDS, group.constraints, ActionShield),
-    )
-    if parts.advisor is None:
-        return group_spec, parts
-    return dataclasses.replace(group_spec, advice=parts.advisor.advice_use), parts
+
+def build_advisor(chosen: Part, group_spec: GroupSpec) -> Advisor:
+    """Build an advisor by name, with the actor that it asks if it takes one."""
+    try:
+        made: Any = classes.advisor(chosen.name)
+        others = [advising_actor(chosen.settings, group_spec)] if made.takes_actor else []
+        advisor: Advisor = made(chosen.settings, group_spec, *others)
+        lookup.check_attributes(advisor, Advisor)
+    except ValueError as error:
+        raise ConfigError(f"groups.{group_spec.group}.advisor: {error}") from None
+    return advisor
+
+
+def build_shield(chosen: Part, group_spec: GroupSpec) -> ActionShield:
+    """Build an action shield by name."""
+    try:
+        made: Any = classes.shield(chosen.name)
+        shield: ActionShield = made(chosen.settings, group_spec)
+        lookup.check_attributes(shield, ActionShield)
+    except ValueError as error:
+        raise ConfigError(f"groups.{group_spec.group}.constraints: {error}") from None
+    return shield
 
 
 def advising_actor(settings: Any, group_spec: GroupSpec) -> Actor:
@@ -185,20 +198,13 @@ def advising_actor(settings: Any, group_spec: GroupSpec) -> Actor:
 def check_advice(group: GroupConfig, name: str, mode: str) -> None:
     """Raise if the group's learner does not support the advice mode."""
     learner = None if group.learner is None else group.learner.name
-    able = [other for other in registry.LEARNERS if mode in advice_modes(other)]
-    if learner is None or mode not in advice_modes(learner):
+    able = [other for other in registry.LEARNERS if mode in classes.learner(other).advice_modes]
+    if learner is None or mode not in classes.learner(learner).advice_modes:
         reason = "the group has no learner" if learner is None else f"'{learner}' does not"
         cure = " or ".join(f"groups.{name}.learner.name={other}" for other in able)
         raise ConfigError(
             f"groups.{name}.advisor: use.mode={mode} needs a learner that supports it; {reason}; set {cure}"
         )
-
-
-def advice_modes(learner: str) -> tuple[str, ...]:
-    """Return the advice modes that a learner supports."""
-    found = lookup.look_up(registry.LEARNERS, learner)
-    modes: tuple[str, ...] = getattr(found, "advice_modes", ())  # a class attribute
-    return modes
 
 
 def build_group_actor(chosen: Part | SeatedRun, group_spec: GroupSpec, world: World, learns: bool) -> Actor:
@@ -211,22 +217,27 @@ def build_group_actor(chosen: Part | SeatedRun, group_spec: GroupSpec, world: Wo
 def build_policy(chosen: Part, group_spec: GroupSpec, world: World) -> Policy:
     """Build a new policy by name."""
     path = f"groups.{group_spec.group}.policy"
-    made = lookup.look_up(registry.POLICIES, chosen.name)
-    needs = getattr(made, "needs", None)  # a class attribute: the capability that the world must have
+    made: Any = classes.policy(chosen.name)
+    needs: type[Any] | None = made.needs
     try:
-        if getattr(needs, "_is_protocol", False) and not getattr(needs, "_is_runtime_protocol", False):
-            raise ValueError(f"decorate {needs!r}, which '{chosen.name}' needs, with @typing.runtime_checkable")
-        if needs is not None and not isinstance(world, needs):
+        if needs is not None and not has_capability(world, needs, chosen.name):
             raise ConfigError(
                 f"group '{group_spec.group}': policy '{chosen.name}' needs a world with the capability "
                 f"{needs.__name__}; '{type(world).__name__}' does not have it"
             )
         with allocating():
             policy: Policy = made(chosen.settings, group_spec)
-        check_members(policy, Policy)
     except (ValueError, MemoryError, NoGame) as error:
         raise ConfigError(f"{path}: {error}") from None
     return policy
+
+
+def has_capability(world: World, needs: type[Any], policy: str) -> bool:
+    """Whether a world has the capability that a policy needs; ValueError for a protocol that cannot be checked."""
+    try:
+        return isinstance(world, needs)
+    except TypeError:  # Python refuses protocols without the decorator
+        raise ValueError(f"decorate {needs!r}, which '{policy}' needs, with @typing.runtime_checkable") from None
 
 
 def build_run_actor(chosen: SeatedRun, group_spec: GroupSpec, world: World, learns: bool) -> Actor:
@@ -275,7 +286,7 @@ def build_run_actor(chosen: SeatedRun, group_spec: GroupSpec, world: World, lear
 def start_groups(config: Config, groups: Sequence[Group]) -> None:
     """Give the policies of groups with a `start` the weights of that run.
 
-    A policy with `start_from` decides itself what it takes; others take the whole state, which must fit.
+    The policy decides itself what it takes over (`Policy.start_from`).
     """
     from coterie.runs import run
 
@@ -287,8 +298,9 @@ def start_groups(config: Config, groups: Sequence[Group]) -> None:
             directory = run.Run.open(chosen.run)
             name = source_group(chosen, group.actor.group_spec, directory.config(), "start")
             saved = directory.load_checkpoint(str(chosen.checkpoint))["policies"][name]
-            getattr(group.policy, "start_from", group.policy.load)(saved)
-            getattr(group.learner, "policy_started", lambda: None)()
+            group.policy.start_from(saved)
+            if group.learner is not None:
+                group.learner.policy_started()
         except ConfigError:
             raise
         except (CoterieError, ValueError) as error:
@@ -386,12 +398,10 @@ def build_preference(group: GroupConfig, group_spec: GroupSpec) -> Preference:
     """Build a learning group's preference and check its scope."""
     assert group.learner is not None
     check_preference(group, group_spec)
-    gamma = getattr(group.learner.settings, "gamma", 1.0)  # custom learners may have no discount
+    settings: Settings = group.learner.settings
+    made: Any = classes.preference(group.preference.name)
     try:
-        preference: Preference = lookup.look_up(registry.PREFERENCES, group.preference.name)(
-            group.preference.settings, group_spec, gamma
-        )
-        check_members(preference, Preference)
+        preference: Preference = made(group.preference.settings, group_spec, settings.gamma)
     except ValueError as error:
         raise ConfigError(f"groups.{group_spec.group}.preference: {error}") from None
     check_scope(group, preference, group_spec)
@@ -402,32 +412,33 @@ def build_learner(group: GroupConfig, actor: Actor, preference: Preference) -> L
     """Build a group's learner."""
     assert group.learner is not None
     group_spec, policy = actor.group_spec, actor.policy
-    made = lookup.look_up(registry.LEARNERS, group.learner.name)
-    wanted = getattr(made, "teaches", None)  # a class attribute: the policies that it trains
-    if wanted is not None and not isinstance(policy, (wanted, *getattr(made, "also_teaches", ()))):
+    path = f"groups.{group_spec.group}"
+    made: Any = classes.learner(group.learner.name)
+    teaches: tuple[type[Policy], ...] = made.teaches
+    if teaches and not isinstance(policy, teaches):
         raise ConfigError(
-            f"group '{group_spec.group}': learner '{group.learner.name}' improves a {wanted.__name__}, not this "
-            f"group's {type(policy).__name__}{_cure(group_spec, wanted)}; with groups.{group_spec.group}.learner=none "
+            f"group '{group_spec.group}': learner '{group.learner.name}' improves a {teaches[0].__name__}, not this "
+            f"group's {type(policy).__name__}{_cure(group_spec, teaches[0])}; with {path}.learner=none "
             "it plays as it is"
         )
     if actor.shield is not None:
         try:
             preference = actor.shield.charge(preference)
         except ValueError as error:
-            raise ConfigError(f"groups.{group_spec.group}.constraints: {error}") from None
+            raise ConfigError(f"{path}.constraints: {error}") from None
     try:
         with allocating():
             learner: Learner = made(group.learner.settings, policy, group_spec, preference)
-        check_members(learner, Learner)
+        lookup.check_attributes(learner, Learner)
     except (ValueError, MemoryError) as error:
-        raise ConfigError(f"groups.{group_spec.group}.learner: {error}") from None
+        raise ConfigError(f"{path}.learner: {error}") from None
     return learner
 
 
 def needs_play(config: Config) -> bool:
     """Whether training plays at all: some learner needs it, or nobody learns."""
     learners = [group.learner.name for group in config.groups.values() if group.learner is not None]
-    wanted = [getattr(lookup.look_up(registry.LEARNERS, name), "needs_play", True) for name in learners]
+    wanted = [classes.learner(name).needs_play for name in learners]
     return not wanted or any(wanted)
 
 
@@ -435,8 +446,8 @@ def check_preference(group: GroupConfig, group_spec: GroupSpec) -> None:
     """Raise if the group's learner supports certain preferences alone, and not this one."""
     assert group.learner is not None
     path, learner, name = f"groups.{group_spec.group}.preference", group.learner.name, group.preference.name
-    supported = getattr(lookup.look_up(registry.LEARNERS, learner), "preferences", None)  # a class attribute
-    if supported is not None and not issubclass(lookup.look_up(registry.PREFERENCES, name), supported):
+    supported = classes.learner(learner).preferences
+    if supported and not issubclass(classes.preference(name), supported):
         able = " or ".join(lookup.name_of(registry.PREFERENCES, one) for one in supported)
         raise ConfigError(f"{path}: learner '{learner}' does not support '{name}'; set {path}={able}")
 
@@ -452,24 +463,17 @@ def check_scope(group: GroupConfig, preference: Preference, group_spec: GroupSpe
         )
     if scope != "step" and not isinstance(preference, Risk):
         raise ConfigError(
-            f"{path}.preference: '{name}' with scope {scope} must have risk_parameters, value and influence"
+            f"{path}.preference: '{name}' with scope {scope} must inherit from coterie.Risk, which values distributions"
         )
-    supported = scopes(learner)
+    supported = classes.learner(learner).scopes
     if scope not in supported:
         others = [f"{path}.preference.scope={other}" for other in supported if other != "step"]
-        able = [f"{path}.learner.name={other}" for other in registry.LEARNERS if scope in scopes(other)]
+        able = [f"{path}.learner.name={other}" for other in registry.LEARNERS if scope in classes.learner(other).scopes]
         need = SCOPE_NEEDS.get(scope, "of rewards")
         raise ConfigError(
             f"{path}.preference.scope: '{name}' with scope {scope} needs a learner {need}; "
             f"'{learner}' supports {' and '.join(supported)}; set {' or '.join(others + able)}"
         )
-
-
-def scopes(learner: str) -> tuple[str, ...]:
-    """Return the preference scopes that a learner supports."""
-    found = lookup.look_up(registry.LEARNERS, learner)
-    supported: tuple[str, ...] = getattr(found, "scopes", ("step",))  # a class attribute
-    return supported
 
 
 def _cure(group_spec: GroupSpec, wanted: type[Any]) -> str:
@@ -491,15 +495,15 @@ def build_runner(config: Config, shard: int, groups: Sequence[Group]) -> Runner:
 
 def probe_learners(config: Config, groups: Sequence[Group]) -> None:
     """Give learners with a probe one step of random actions, so they can reject the world before training."""
-    probes = {group.name: getattr(group.learner, "probe", None) for group in groups}
-    if not any(probes.values()):
+    learners = {group.name: group.learner for group in groups if group.learner is not None}
+    probing = {name: one for name, one in learners.items() if type(one).probe is not Learner.probe}
+    if not probing:  # the default looks at nothing, and a world of its own takes time to build
         return
     specs = [group.actor.group_spec for group in groups]
     actors = [Actor(spec, RandomPolicy(RandomSettings(), spec)) for spec in specs]
     first = Runner(build_world(config.world, 1), actors, config.seed).play(1, 0)
-    for name, probe in probes.items():
-        if probe is not None:
-            try:
-                probe(first.decisions[name])
-            except (ValueError, MemoryError) as error:
-                raise ConfigError(f"groups.{name}.learner: {error}") from None
+    for name, learner in probing.items():
+        try:
+            learner.probe(first.decisions[name])
+        except (ValueError, MemoryError) as error:
+            raise ConfigError(f"groups.{name}.learner: {error}") from None

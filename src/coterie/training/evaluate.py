@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from coterie.core.group import Actor
+from coterie.core.settings import Settings
 from coterie.core.splitmix import GOLDEN, scramble
 from coterie.core.trees import arrays_of
 from coterie.core.types import Array, Counters, Decision, View, as_metrics
@@ -20,7 +21,6 @@ from coterie.training.runner import Runner, play_episodes
 if TYPE_CHECKING:
     from coterie.config.schema import Part
 
-COPIES = 256  # environments at most, unless the world says otherwise
 Report = Callable[[int, int], None]  # episodes that have ended, steps of every environment so far
 
 
@@ -113,7 +113,8 @@ def wilson(successes: float, episodes: float) -> tuple[float, float]:
 
 def evaluation_envs(world: Part, episodes: int) -> int:
     """The number of environments for a number of episodes."""
-    return min(episodes, getattr(world.settings, "evaluation_copies", COPIES))
+    settings: Settings = world.settings
+    return min(episodes, settings.evaluation_copies)
 
 
 def evaluate(
@@ -137,7 +138,6 @@ def evaluate(
     quota[: episodes % world.num_envs] += 1
     parts, played, counted = [], np.zeros(world.num_envs, np.int64), 0
     starts, games, prints = [], [], np.zeros(world.num_envs, np.uint64)
-    last_instance = getattr(world, "last_instance", None)
     instances, known = [], dict[str, int]()
     for acted in play_episodes(runner):
         report(counted, runner.step_count)
@@ -147,8 +147,8 @@ def evaluate(
             ended = runner.tally.drain()
             starts.append(ended.copy + world.num_envs * played[ended.copy])
             games.append(prints[ended.copy])
-            if last_instance is not None:
-                begun = [last_instance(int(copy)) for copy in ended.copy]
+            begun = [text for copy in ended.copy if (text := world.last_instance(int(copy))) is not None]
+            if begun:
                 instances.append(np.array([known.setdefault(text, len(known)) for text in begun], np.int64))
             prints[ended.copy] = 0
             take = [i for i, copy in enumerate(ended.copy) if _count(played, quota, copy)]

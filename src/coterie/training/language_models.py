@@ -9,6 +9,7 @@ from typing import Any
 
 from coterie.config.schema import Config, ConfigError, GroupConfig, Part, suggest
 from coterie.core.group import Actor
+from coterie.core.settings import Settings
 from coterie.core.types import Counters, as_metrics
 from coterie.lm.ask.budget import BudgetSettings
 from coterie.lm.ask.cache import CacheSettings
@@ -132,7 +133,9 @@ def _with_cache(settings: Any, cache: CacheSettings, path: str) -> Any:
         if budget is not None and budget.account == BudgetSettings.account:  # models share the file, not their limits
             budget = replace(budget, account=path)
         return replace(settings, cache=cache, budget=budget)
-    if not is_dataclass(settings) or isinstance(settings, type) or not getattr(settings, "remembers", True):
+    if not is_dataclass(settings) or isinstance(settings, type):
+        return settings
+    if isinstance(settings, Settings) and not settings.remembers:
         return settings
     old = {spec.name: getattr(settings, spec.name) for spec in fields(settings)}
     new = {name: _with_cache(value, cache, f"{path}.{name}") for name, value in old.items()}

@@ -11,7 +11,7 @@ import json
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
@@ -19,33 +19,12 @@ from typing import Any
 
 import numpy as np
 
-from coterie.advice.policy import AdvisorPolicy
 from coterie.config.schema import Config, ConfigError, leaves, to_dict
 from coterie.core import seeding
 from coterie.core.decisions import Joint
-from coterie.core.group import Actor, Group, GroupSpec, Learner, Policy, WeighsAdvice
-from coterie.core.types import (
-    CoterieError,
-    Counter,
-    Counters,
-    Distinct,
-    Mean,
-    State,
-    TargetPolicy,
-    as_metrics,
-    counted_since,
-    merge_counters,
-)
-from coterie.core.world import HasExpert, HasGuess
+from coterie.core.group import Actor
+from coterie.core.types import CoterieError, Counter, State, as_metrics, merge_counters
 from coterie.nn.threads import fixed_threads
-from coterie.policies.scripted import (
-    ExpertPolicy,
-    ExpertSettings,
-    GuessPolicy,
-    GuessSettings,
-    RandomPolicy,
-    RandomSettings,
-)
 from coterie.runs.checkpoint import fitting
 from coterie.runs.extras import extra
 from coterie.runs.interrupt import Interrupted, Interruption, interruptible
@@ -53,6 +32,7 @@ from coterie.runs.metrics import Progress, Recorder
 from coterie.runs.provenance import locked, note_start
 from coterie.runs.run import Run, write_text
 from coterie.training import workers
+from coterie.training.baselines import learns_from_others, score_baselines
 from coterie.training.best import Best
 from coterie.training.build import (
     build_evaluation_world,
@@ -65,9 +45,9 @@ from coterie.training.build import (
 )
 from coterie.training.evaluate import Result, evaluate
 from coterie.training.language_models import count_unanswered, keep_answers
-from coterie.training.plan_tables import write_plans
 from coterie.training.runner import Episodes
 from coterie.training.shortfall import begins_trained, goes_on, shortfalls
+from coterie.training.totals import Totals
 from coterie.video.films import warn_undrawable
 
 log = logging.getLogger("coterie")
@@ -97,12 +77,7 @@ class Training:
         self.validation_world = build_validation_world(config.world, settings.evaluate_episodes) or self.eval_world
         self.groups = build_groups(config, self.eval_world)
         self.learning = [group.name for group in self.groups if group.learner is not None]
-        found = {group.name: getattr(group.learner, "target_policy", None) for group in self.groups}
-        self.target_policies: dict[str, Callable[[], TargetPolicy]] = {n: f for n, f in found.items() if f is not None}
-        self.weighing: dict[str, WeighsAdvice] = {}
-        for group in self.groups:
-            if isinstance(group.actor.advisor, WeighsAdvice):
-                self.weighing[group.name] = group.actor.advisor
+        self.learners = {group.name: group.learner for group in self.groups if group.learner is not None}
         self.window = settings.stop.episodes if settings.stop else RECENT
         self.iteration, self.env_steps, self.wall = 0, 0, 0.0
         counted = self.learning or [group.name for group in self.groups]
@@ -113,8 +88,7 @@ class Training:
         self.recent_success: deque[bool] = deque(maxlen=self.window)  # for the progress line only; not saved
         self.step_0: dict[str, Any] = {}
         self.unrecorded: dict[str, float] | None = None  # metrics of an iteration whose evaluation a signal cut short
-        self.advice: dict[str, dict[str, list[float]]] = {}  # group -> `advice_counts` of the latest record
-        self.surplus: dict[str, Counters] = {}  # group -> what restored advisors count beyond what was saved
+        self.totals = Totals([group.actor for group in self.groups])
         self.progress: Progress | None = None  # shows evaluations that take long
         first = self.learning[0] if self.learning else self.groups[0].name
         self.watched = (settings.stop and settings.stop.group) or first  # the group whose return decides `solved`
@@ -130,16 +104,16 @@ class Training:
         settings = self.config.train
         progress, ahead = settings.progress(self.iteration), settings.progress(self.iteration + 1)
         spaces = {group.name: group.actor.group_spec.spaces for group in self.groups}
-        target_policies = {name: target_policy() for name, target_policy in self.target_policies.items()}
+        targets = {name: learner.target_policy() for name, learner in self.learners.items()}
+        target_policies = {name: target for name, target in targets.items() if target is not None}
         steps = settings.iteration_steps
         joint = Joint(rollout.decisions, self.iteration, progress, spaces, rollout.state, ahead, target_policies, steps)
         metrics = self.count(rollout.episodes)
         metrics |= {f"world/{name}": value for name, value in as_metrics(rollout.counters).items()}
         for group in self.groups:
-            if group.learner is not None and not is_finished(group.learner):  # a finished group only plays
+            if group.learner is not None and not group.learner.finished:  # a finished group only plays
                 random = seeding.generator(self.config.seed, "learn", self.iteration, group.name)
-                own = rollout.decisions[group.name]
-                own = self.weighing[group.name].weigh(own) if group.name in self.weighing else own
+                own = group.actor.for_learning(rollout.decisions[group.name])
                 learned = group.learner.learn(own, joint, random)
                 if not isinstance(learned, Mapping):
                     what = f"{type(group.learner).__name__}.learn must return a dict of metrics"
@@ -166,10 +140,10 @@ class Training:
         return metrics
 
     def reports(self) -> dict[str, float]:
-        """Metrics of policies, advisors, shields, learners and preferences, those in child processes included."""
+        """Metrics of actors, learners and preferences, those in child processes included."""
         found: dict[str, float] = {}
         acting = self.counters()
-        self.advice = {name: advice_counts(counters) for name, counters in acting.items()}
+        self.totals.record(acting)
         for group in self.groups:
             counters = acting[group.name]
             for part in (group.learner, group.preference):
@@ -178,12 +152,10 @@ class Training:
         return found
 
     def counters(self) -> dict[str, dict[str, Counter]]:
-        """Counters of policies, advisors and shields, by group, those in child processes included."""
+        """Counters of actors, by group, those in child processes included."""
         elsewhere = self.workers.metrics()
         found = {g.name: merge_counters([g.actor.metrics(), elsewhere.get(g.name, {})]) for g in self.groups}
-        for name, surplus in self.surplus.items():
-            found[name] |= counted_since(surplus, {key: found[name][key] for key in surplus if key in found[name]})
-        return found
+        return self.totals.corrected(found)
 
     @property
     def solved(self) -> bool:
@@ -197,17 +169,22 @@ class Training:
     @property
     def converged(self) -> bool:
         """Whether every learner says that there is nothing more to learn."""
-        learners = [group.learner for group in self.groups if group.learner is not None]
-        return bool(learners) and all(map(is_finished, learners))
+        return bool(self.learners) and all(learner.finished for learner in self.learners.values())
 
     # Evaluation ---------------------------------------------------------------------------------------
 
     @property
     def scores_drawn(self) -> bool:
-        """Whether drawn actions are scored as well as greedy ones: a policy that is taught, imitates or goes on from an
-        earlier run may draw well and choose badly, or the reverse."""
-        taught, config = any(map(is_taught, self.groups)), self.config
-        return taught or not needs_play(config) or any(map(goes_on, config.groups.values()))
+        """Whether drawn actions are scored as well as greedy ones.
+
+        A policy that learns from others or goes on from an earlier run may draw well and choose badly, or the reverse.
+        """
+        config = self.config
+        return (
+            any(map(learns_from_others, self.groups))
+            or not needs_play(config)
+            or any(map(goes_on, config.groups.values()))
+        )
 
     def score_step_0(self) -> None:
         """Score the policies that training begins with on held-out episodes."""
@@ -217,7 +194,7 @@ class Training:
         if self.scores_drawn:
             self.step_0["drawn"] = self.evaluate("evaluate", greedy=False).to_dict()
 
-    def evaluate(self, purpose: str, actors: list[Actor] | None = None, greedy: bool = True) -> Result:
+    def evaluate(self, purpose: str, actors: Sequence[Actor] | None = None, greedy: bool = True) -> Result:
         """Play episodes on the seeds of `validate` or `evaluate`."""
         validates = purpose == "validate"
         seed = seeding.integer(self.config.seed, purpose) if validates else evaluation_seed(0)
@@ -256,37 +233,6 @@ class Training:
             metrics["eval/success_rate"] = plain["success_rate"]
         return metrics | {f"eval/{name}": value for name, value in as_metrics(result.counters).items()}
 
-    def baselines(self) -> dict[str, Any]:
-        """Scores of random play, guesses, the scripted expert and teachers in place of the learning groups.
-
-        Where no group learns they play in place of all groups.
-        """
-        nobody_learns = all(group.learner is None for group in self.groups)
-
-        def score(make: Callable[[GroupSpec], Policy]) -> dict[str, Any]:
-            specs = [group.actor.group_spec for group in self.groups]
-            stand_ins = [Actor(spec, make(spec)) for spec in specs]
-            pairs = zip(self.groups, stand_ins, strict=True)
-            return self.evaluate(
-                "evaluate", [s if nobody_learns or g.learner is not None else g.actor for g, s in pairs]
-            ).to_dict()
-
-        def play_teachers(greedy: bool) -> dict[str, Any]:
-            actors = [teacher_actor(g.actor) if is_taught(g) else g.actor for g in self.groups]
-            return self.evaluate("evaluate", actors, greedy).to_dict()
-
-        found = {"random": score(lambda spec: RandomPolicy(RandomSettings(), spec))}
-        if isinstance(self.eval_world, HasGuess):
-            with extra("score of guesses"):
-                found["guess"] = score(lambda spec: GuessPolicy(GuessSettings(), spec))
-        if isinstance(self.eval_world, HasExpert):
-            with extra("score of the expert"):
-                found["expert"] = score(lambda spec: ExpertPolicy(ExpertSettings(), spec))
-        if any(map(is_taught, self.groups)):
-            with extra("score of the teacher"):
-                found |= {"teacher": play_teachers(True), "teacher, drawn": play_teachers(False)}
-        return found
-
     # State --------------------------------------------------------------------------------------------
 
     def policies(self) -> State:
@@ -312,8 +258,8 @@ class Training:
             "preferences": {g.name: g.preference.state() for g in self.groups if g.preference is not None},
             "actors": {g.name: [part.state() for part in g.actor.parts()] for g in self.groups},
             "shards": self.workers.save(),
-            "advice": self.advice,
-        } | self.best.state()
+        }
+        state |= self.totals.state() | self.best.state()
         self.run.save_checkpoint(state, self.config.train.keep_checkpoints)
 
     def restore(self, state: State) -> None:
@@ -346,35 +292,7 @@ class Training:
                     part.load(held)
         if shards is not None:
             self.workers.load(shards)
-        self.surplus = {}
-        now = {name: advice_counts(counters) for name, counters in self.counters().items()}
-        self.advice = state.get("advice", {})  # not in checkpoints of 0.2
-        for name, saved in self.advice.items():
-            self.surplus[name] = counted_since(as_counters(saved), as_counters(now[name]))
-
-
-def advice_counts(counters: Counters) -> dict[str, list[float]]:
-    """Counters of advisors since the run began: totals and weights of means, totals alone of counts.
-
-    Advisors restore what they counted, and every process has its own. Resumed with another number of processes, more or
-    fewer of them restore the same counts.
-    """
-    cumulative = {key: value for key, value in counters.items() if key.startswith("advice/")}
-    return {
-        key: list(value) if isinstance(value, Mean) else [float(value)]
-        for key, value in cumulative.items()
-        if not isinstance(value, Distinct)  # texts that several processes have met are counted once
-    }
-
-
-def as_counters(saved: dict[str, list[float]]) -> dict[str, Counter]:
-    """Counters from what `advice_counts` returns."""
-    return {key: Mean(*value) if len(value) > 1 else value[0] for key, value in saved.items()}
-
-
-def is_finished(learner: Learner) -> bool:
-    """Whether a learner says that there is nothing more to learn."""
-    return bool(getattr(learner, "finished", False))
+        self.totals.load(state, self.counters())
 
 
 def evaluation_seed(seed: int) -> int:
@@ -534,7 +452,11 @@ def finish(training: Training, speed: float) -> dict[str, Any]:
         "evaluation": training.evaluate("evaluate").to_dict(),
         "last": last,
         "step_0": training.step_0,
-        "baselines": training.baselines(),
+        "baselines": score_baselines(
+            training.groups,
+            training.eval_world,
+            lambda actors, greedy: training.evaluate("evaluate", actors, greedy).to_dict(),
+        ),
     }
     if "drawn" in training.step_0:
         summary["drawn"] = training.evaluate("evaluate", greedy=False).to_dict()
@@ -543,8 +465,8 @@ def finish(training: Training, speed: float) -> dict[str, Any]:
     unanswered = count_unanswered(training.reports())
     summary |= {"unanswered": unanswered} if unanswered else {}
     write_text(run.summary_file, json.dumps(summary, indent=2) + "\n")
-    with extra("plan table"):
-        write_plans(training.groups, run.path, training.workers.plans())
+    with extra("files of findings"):
+        write_findings(training)
     if training.config.train.video:
         with extra("video", "; train.video=false makes none"):
             try:
@@ -565,17 +487,11 @@ def fallen_short(training: Training, summary: dict[str, Any]) -> list[str]:
     return shortfalls(summary, training.config, validations, recent)
 
 
-def is_taught(group: Group) -> bool:
-    """Whether a group learns from an advisor whose own score belongs into the summary."""
-    advisor = group.actor.advisor
-    return group.learner is not None and advisor is not None and advisor.scored_alone
-
-
-def teacher_actor(actor: Actor) -> Actor:
-    """The group's advisor in the place of its policy."""
-    if actor.advisor is None:
-        raise CoterieError(f"group '{actor.group_spec.group}' has no advisor")
-    return Actor(actor.group_spec, AdvisorPolicy(actor.advisor), actor.members, shield=actor.shield)
+def write_findings(training: Training) -> None:
+    """Write the findings of the actors, those in other processes included."""
+    elsewhere = training.workers.findings()
+    for group in training.groups:
+        group.actor.write_findings(training.run.path, elsewhere.get(group.name, ()))
 
 
 def write_best_video(training: Training) -> None:

@@ -1,56 +1,16 @@
-"""Plan tables of teachers: found by play, and written so that experiments replay them without a model."""
+"""Plan tables of teachers: found by play of an experiment, so that others replay them without a model."""
 
 from __future__ import annotations
-
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from pathlib import Path
-from typing import Protocol, runtime_checkable
 
 from coterie.advice.policy import AdvisorPolicy
 from coterie.config import schema
 from coterie.config.schema import ConfigError
-from coterie.core.group import Actor, Group
+from coterie.core.group import Actor, Advisor
 from coterie.lm.plans import PlanTable
 from coterie.training import build
 from coterie.training.evaluate import evaluate
 
 EXPLORATION = (0.0, 0.3, 1.0)  # probabilities of random actions in the episodes that look for text states
-
-
-@runtime_checkable
-class HasPlans(Protocol):
-    """An advisor whose plans can be written as a table."""
-
-    def plan_table(self) -> PlanTable:
-        """The plans of all text states met so far; empty where the world is the planner."""
-        ...
-
-
-def plans_of(actors: Sequence[Actor]) -> dict[str, PlanTable]:
-    """The plans of the actors' teachers, by group; groups without a teacher are left out."""
-    found: dict[str, PlanTable] = {}
-    for actor in actors:
-        if isinstance(actor.advisor, HasPlans):
-            found[actor.group_spec.group] = actor.advisor.plan_table()
-    return found
-
-
-def write_plans(
-    groups: Sequence[Group], folder: Path, elsewhere: Mapping[str, Sequence[PlanTable]] | None = None
-) -> list[Path]:
-    """Write the plans of every group's teacher into a folder, `plans-GROUP.json`; groups without plans are left out.
-
-    `elsewhere` are plans of the same groups in other processes.
-    """
-    written: list[Path] = []
-    for name, table in plans_of([group.actor for group in groups]).items():
-        more = (elsewhere or {}).get(name, ())
-        plans = dict(item for part in (*more, table) for item in part.plans.items())
-        if plans:
-            written.append(folder / f"plans-{name}.json")
-            replace(table, plans=plans).write(written[-1])
-    return written
 
 
 def find_plans(
@@ -60,9 +20,9 @@ def find_plans(
     config = schema.load(experiment, overrides)
     world = build.build_evaluation_world(config.world, episodes)
     groups = build.build_groups(config, world)
-    taught: dict[str, HasPlans] = {}
+    taught: dict[str, Advisor] = {}
     for each in groups:
-        if isinstance(each.actor.advisor, HasPlans):
+        if each.actor.advisor is not None and isinstance(each.actor.advisor.findings(), PlanTable):
             taught[each.name] = each.actor.advisor
     if group not in taught and (group is not None or len(taught) != 1):
         if not taught:
@@ -73,7 +33,7 @@ def find_plans(
     for exploration in EXPLORATION:
         actors = [_explorer(g.actor, exploration) for g in groups]
         evaluate(world, actors, episodes, config.seed, greedy=False)
-    table = advisor.plan_table()
+    table: PlanTable = advisor.findings()
     if not table.plans:
         raise ConfigError("the teacher has no plans to write: its planner is the world (plans=oracle)")
     return table

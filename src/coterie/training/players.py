@@ -9,6 +9,7 @@ from coterie.config import registry, schema
 from coterie.core.lookup import suggest
 from coterie.core.types import CoterieError
 from coterie.runs.run import Run
+from coterie.training.language_models import find_models
 
 CHECKPOINT = "checkpoint="  # after a run's name: its policies as they were then
 
@@ -49,7 +50,7 @@ def policy_kind(group: schema.GroupConfig) -> str:
     """The policy of a group, in a few words: `network, ppo`, `language: embedded`, `run four`."""
     if isinstance(group.policy, schema.SeatedRun):
         return f"run {Path(group.policy.run).name}"
-    model = getattr(group.policy.settings, "lm", None)  # of policies that ask a language model
+    model = find_models(group.policy.settings, "policy").get("policy.lm")
     name = group.policy.name if model is None else f"{group.policy.name}: {Path(model.name).name}"
     return name if group.learner is None else f"{name}, {group.learner.name}"
 

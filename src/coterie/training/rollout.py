@@ -85,16 +85,14 @@ class RolloutBuffer:
         group_spec = actor.group_spec
         agents = (num_envs, len(group_spec.agents))
         shape, space, size = (rows, *agents), group_spec.spaces.action, actor.policy.memory_size
-        choices = None if first.mask is None else first.mask.shape[-1]
-        if actor.shield is not None:
-            choices = actor.shield.choices
+        mask, advice = actor.room(shape, None if first.mask is None else first.mask.shape[-1])
         self.group_spec = group_spec
         self.row = Row(
             active=np.zeros(shape, bool),
             action=blank((*shape, *action_shape(space)), action_dtype(space)),
             log_prob=np.zeros(shape, np.float32),
-            mask=None if choices is None else np.ones((*shape, choices), bool),
-            advice=None if actor.advisor is None else _no_advice(shape, actor.advisor.advice_use.actions),
+            mask=mask,
+            advice=advice,
             trace=None,  # made for the first decision that has one; rows without one stay blank
         )
         self.seen = Seen(
@@ -228,11 +226,6 @@ def _close(  # type: ignore[no-untyped-def]  # Numba infers these
                         following[t, i] = seen_next
                 closed, seen_next, ended, cut = True, t, False, False
                 own, group = np.float32(0), np.float32(0)
-
-
-def _no_advice(shape: tuple[int, ...], actions: int) -> Advice:
-    """Room for the advice of a rollout."""
-    return Advice(np.zeros(shape, bool), np.zeros((*shape, actions), np.float32), np.zeros(shape, np.float32))
 
 
 def picker(group_spec: GroupSpec) -> Any:

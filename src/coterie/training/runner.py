@@ -194,7 +194,7 @@ class Runner:
 
     def counters(self) -> Counters:
         """The world's counters since its reset."""
-        return dict(getattr(self.world, "counters", dict)())
+        return dict(self.world.counters())
 
     def begin(self, iteration: int) -> None:
         """Derive the random streams of an iteration."""
@@ -352,7 +352,7 @@ def play_episodes(runner: Runner, limit: int | None = None) -> Iterator[dict[str
 
 def has_unknown_limit(world: World) -> bool:
     """Whether nobody knows after how many steps the world's episodes end at the latest."""
-    return not getattr(world, "limits_episodes", True)
+    return not world.limits_episodes
 
 
 def patience(world: World) -> int:

@@ -18,7 +18,6 @@ from coterie.config.schema import Config
 from coterie.core.decisions import StateRows, merge
 from coterie.core.group import Group
 from coterie.core.types import CoterieError, Counters, State, merge_counters
-from coterie.lm.plans import PlanTable
 from coterie.runs.checkpoint import fitting
 from coterie.training.evaluate import actor_metrics
 from coterie.training.runner import Rollout, join_episodes
@@ -49,8 +48,8 @@ class Workers(Protocol):
         """Metrics of actors that live in other processes, by group."""
         ...
 
-    def plans(self) -> dict[str, list[PlanTable]]:
-        """Plans of teachers that live in other processes, by group."""
+    def findings(self) -> dict[str, list[Any]]:
+        """Findings of actors that live in other processes, by group (`Actor.findings`)."""
         ...
 
     def close(self) -> None:
@@ -142,11 +141,9 @@ class ShardHost:
         """Metrics of the actors since they were built, by group."""
         return actor_metrics(self.actors)
 
-    def plans(self) -> dict[str, PlanTable]:
-        """Plans of the actors' teachers, by group."""
-        from coterie.training.plan_tables import plans_of
-
-        return plans_of(self.actors)
+    def findings(self) -> dict[str, Any]:
+        """Findings of the actors, by group."""
+        return {actor.group_spec.group: actor.findings() for actor in self.actors}
 
 
 class LocalWorkers:
@@ -167,8 +164,8 @@ class LocalWorkers:
     def metrics(self) -> dict[str, Counters]:
         return {}  # these actors are the loop's own
 
-    def plans(self) -> dict[str, list[PlanTable]]:
-        return {}  # likewise
+    def findings(self) -> dict[str, list[Any]]:
+        return {}  # these actors are the loop's own
 
     def close(self) -> None:
         """There are no processes to end."""
@@ -190,7 +187,7 @@ class ShardService:
                 "save": self.host.save,
                 "load": self.host.load,
                 "metrics": self.host.metrics,
-                "plans": self.host.plans,
+                "findings": self.host.findings,
             }
             return Answer(False, methods[request.method](*request.arguments))
         except CoterieError as error:
@@ -224,10 +221,9 @@ class RemoteWorkers:
         names = {name: None for part in parts for name in part}
         return {name: merge_counters([part[name] for part in parts if name in part]) for name in names}
 
-    def plans(self) -> dict[str, list[PlanTable]]:
-        parts: list[dict[str, PlanTable]] = self.ask("plans")
-        names = {name: None for part in parts for name in part}
-        return {name: [part[name] for part in parts if name in part] for name in names}
+    def findings(self) -> dict[str, list[Any]]:
+        parts: list[dict[str, Any]] = self.ask("findings")
+        return {name: [part[name] for part in parts] for name in parts[0]}
 
     def by_shard(self, answers: list[list[Any]]) -> list[Any]:
         """The workers' answers in the order of the shards."""

@@ -37,7 +37,7 @@ class Who(NamedTuple):
 
 def who_is_who(world: World, actors: Sequence[Actor], kinds: Mapping[str, str]) -> list[Who]:
     """One line for each group: its agents by name, and the kind of its policy where it is known."""
-    colours = {sign.meaning: sign.colour for sign in signs(world)}
+    colours = {sign.meaning: sign.colour for sign in world.legend()}
     lines = []
     for actor in actors:
         agents, group = actor.group_spec.agents, actor.group_spec.group
@@ -47,12 +47,6 @@ def who_is_who(world: World, actors: Sequence[Actor], kinds: Mapping[str, str]) 
         names = ", ".join(shown).replace(", …,", " …")
         lines.append(Who(own, f"{group}: {names}{kind}" if names != group else f"{group}{kind}"))
     return lines
-
-
-def signs(world: World) -> tuple[Sign, ...]:
-    """The world's legend; empty where it has none."""
-    legend: tuple[Sign, ...] = getattr(world, "legend", tuple)()
-    return legend
 
 
 def describe_step(episode: tuple[int, int | None], step: int, returns: Mapping[str, float]) -> str:

@@ -102,7 +102,7 @@ def write_video(
         if path.suffix.lower() not in writers:
             raise CoterieError(f"'{path}': videos are written as .gif or .mp4")
     draw_without_screen()
-    remarks = [sign for sign in captions.signs(world) if not sign.text]
+    remarks = [sign for sign in world.legend() if not sign.text]
     captioned = captions.Captioned(captions.who_is_who(world, actors, showing.kinds), remarks)
     with ExitStack() as stack:
         writing: list[GifWriter | mp4.Mp4Writer] = [
@@ -155,7 +155,7 @@ def show_in_terminal(world: World, actors: Sequence[Actor], seed: int, showing: 
     """Play episodes in the terminal; if the output is not a terminal, frames are printed one below the other."""
     drawn = renderable(world)
     live = sys.stdout.isatty()
-    legend = captions.signs(world)
+    legend = world.legend()
     width = shutil.get_terminal_size().columns
     below = captions.legend_lines(legend, captions.who_is_who(world, actors, showing.kinds), captions.in_colour())
     for number in range(showing.episodes or 1):
@@ -185,7 +185,7 @@ def show_in_window(world: World, actors: Sequence[Actor], seed: int, showing: Sh
     except ModuleNotFoundError:
         raise CoterieError("a window needs pygame: pip install 'coterie[window]'") from None
     drawn = renderable(world)
-    remarks = [sign for sign in captions.signs(world) if not sign.text]
+    remarks = [sign for sign in world.legend() if not sign.text]
     captioned = captions.Captioned(captions.who_is_who(world, actors, showing.kinds), remarks)
 
     def picture(number: int, step: int, runner: Runner, final: bool) -> Array:

@@ -22,8 +22,9 @@ from coterie.algorithms.alphazero.arena import EloPool, EloSettings, check_games
 from coterie.algorithms.divergence import demand_finite
 from coterie.algorithms.replay import Replay, ReplaySettings
 from coterie.core.decisions import Decisions, Joint
-from coterie.core.group import GroupSpec, Panel, Preference, preferred_rewards
+from coterie.core.group import GroupSpec, Learner, Panel, Preference, preferred_rewards
 from coterie.core.search_space import Choice, Real, Space
+from coterie.core.settings import Settings
 from coterie.core.types import Array, CoterieError, Metrics, State
 from coterie.core.validation import at_least, positive, within
 from coterie.nn import networks
@@ -49,7 +50,7 @@ class GateSettings:
 
 
 @dataclass(frozen=True)
-class PositionReplaySettings:
+class PositionReplaySettings(Settings):
     """The replay buffer; every position in it is equally likely."""
 
     size: int = 50_000  # positions kept; older ones are overwritten
@@ -66,7 +67,7 @@ class PositionReplaySettings:
 
 
 @dataclass(frozen=True)
-class AlphaZeroSettings:
+class AlphaZeroSettings(Settings):
     """Settings of AlphaZero."""
 
     learning_rate: float = 1e-3  # of Adam
@@ -128,11 +129,11 @@ class Unfinished(NamedTuple):
     policy: Array
 
 
-class AlphaZero:
+class AlphaZero(Learner):
     """Improves the network of a search player from its own games."""
 
-    teaches = SearchPolicy
-    scopes = ("step",)
+    teaches = (SearchPolicy,)
+    policy: SearchPolicy
     preferences = (Individual,)  # a search takes one player's value for minus the other's
     panels = (
         Panel("policy loss", "cross-entropy", ("policy_loss",)),
@@ -292,9 +293,6 @@ class AlphaZero:
         return found
 
     # State --------------------------------------------------------------------------------------------
-
-    def metrics(self) -> Metrics:
-        return {}  # `learn` returns them
 
     def state(self) -> State:
         return {

@@ -18,8 +18,9 @@ from coterie.algorithms.at_grpo.groups import Baseline, Flat, Found, by_episode,
 from coterie.algorithms.at_grpo.update_worker import Normalize, UpdateSpec, UpdateWorker
 from coterie.algorithms.divergence import demand_finite
 from coterie.core.decisions import Decisions, Joint
-from coterie.core.group import GroupSpec, Panel, Preference
+from coterie.core.group import GroupSpec, Learner, Panel, Preference
 from coterie.core.search_space import Choice, Real, Space
+from coterie.core.settings import Settings
 from coterie.core.types import Array, Metrics, State
 from coterie.core.validation import at_least, one_of, positive, whole
 from coterie.lm.learn.sampling import PAD
@@ -31,7 +32,7 @@ Schedule = Literal["constant", "linear"]
 
 
 @dataclass(frozen=True)
-class ATGRPOSettings:
+class ATGRPOSettings(Settings):
     """Settings of AT-GRPO and of plain GRPO."""
 
     groups: Groups = "turn"  # what is compared: candidates of one agent and turn, or episodes of one instance
@@ -77,11 +78,11 @@ class ATGRPOSettings:
             one_of(name, getattr(self, name), allowed)
 
 
-class ATGRPO:
+class ATGRPO(Learner):
     """Improves language models that write their answers."""
 
-    teaches = CausalLMPolicy
-    scopes = ("step",)
+    teaches = (CausalLMPolicy,)
+    policy: CausalLMPolicy
     preferences = (Individual,)  # what is compared are the world's own rewards, which the policy scored on forks
     panels = (
         Panel("score of sampled answers", "reward", ("score", "chosen_score")),
@@ -173,9 +174,6 @@ class ATGRPO:
     def finished(self) -> bool:
         """Whether the token budget is spent."""
         return self.settings.token_budget is not None and self.tokens >= self.settings.token_budget
-
-    def metrics(self) -> Metrics:
-        return {}  # `learn` returns them
 
     def state(self) -> State:
         workers = [worker.state() for worker in self.workers]

@@ -30,8 +30,9 @@ from coterie.algorithms.dqn.transitions import (
 )
 from coterie.algorithms.replay import Drawn, Replay, ReplaySettings
 from coterie.core.decisions import Decisions, Joint, StateRows
-from coterie.core.group import GroupSpec, Panel, Preference, preferred_rewards
+from coterie.core.group import GroupSpec, Learner, Panel, Preference, preferred_rewards
 from coterie.core.search_space import Choice, Real, Space, Whole
+from coterie.core.settings import Settings
 from coterie.core.types import Array, Metrics, State
 from coterie.core.validation import at_least, positive, within
 from coterie.nn import networks
@@ -44,7 +45,7 @@ NAMES = ("loss", "q_mean", "td_error", "margin_loss")
 
 
 @dataclass(frozen=True)
-class EpsilonSettings:
+class EpsilonSettings(Settings):
     """Exploration: the probability ε of a random action."""
 
     start: float = 1.0  # ε at first
@@ -78,7 +79,7 @@ class EpsilonSettings:
 
 
 @dataclass(frozen=True)
-class TargetSettings:
+class TargetSettings(Settings):
     """Settings of the target network."""
 
     update: Literal["hard", "soft"] = "hard"  # hard: a copy now and then; soft: a moving average
@@ -125,7 +126,7 @@ class DQNHandOverSettings:
 
 
 @dataclass(frozen=True)
-class DQNSettings:
+class DQNSettings(Settings):
     """Settings of DQN."""
 
     learning_rate: float = 5e-4  # of Adam
@@ -173,11 +174,11 @@ class DQNSettings:
             positive("huber", self.huber)
 
 
-class DQN:
+class DQN(Learner):
     """Improves a policy of action values by bootstrapping from a replay buffer."""
 
-    teaches = QNetworkPolicy
-    scopes = ("step",)
+    teaches = (QNetworkPolicy,)
+    policy: QNetworkPolicy
     advice_modes = ("margin",)
     panels = (
         Panel("value loss", "loss", ("loss",)),
@@ -530,9 +531,6 @@ class DQN:
         return mixed.unsqueeze(0)
 
     # State --------------------------------------------------------------------------------------------
-
-    def metrics(self) -> Metrics:
-        return {}  # `learn` returns them
 
     def state(self) -> State:
         flats = {"adam": self.policy.flat}

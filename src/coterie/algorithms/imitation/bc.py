@@ -25,7 +25,7 @@ from coterie.algorithms.imitation.labels import (
 )
 from coterie.core import seeding
 from coterie.core.decisions import Decisions, Joint
-from coterie.core.group import GroupSpec, Panel, Preference
+from coterie.core.group import GroupSpec, Learner, Panel, Preference
 from coterie.core.search_space import Choice, Real, Space
 from coterie.core.types import Metrics, State
 from coterie.core.validation import at_least, within
@@ -66,12 +66,10 @@ class BCSettings(CloningSettings):
             at_least("patience", self.patience, 1)
 
 
-class BC:
+class BC(Learner):
     """Improves a policy by imitation of recorded decisions."""
 
-    teaches = NetworkPolicy
-    also_teaches = (QNetworkPolicy, EnsemblePolicy)
-    scopes = ("step",)
+    teaches = (NetworkPolicy, QNetworkPolicy, EnsemblePolicy)
     needs_play = False
     panels = PANELS
 
@@ -140,9 +138,6 @@ class BC:
     def finished(self) -> bool:
         """Whether the validation loss has not improved for `patience` iterations."""
         return self.stopping.finished
-
-    def metrics(self) -> Metrics:
-        return {}  # `learn` returns them
 
     def state(self) -> State:
         return {"adam": [cloner.policy.flat.state() for cloner in self.cloners]} | self.stopping.state()

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from coterie.algorithms.imitation.labels import Labels
 from coterie.core import lookup
+from coterie.core.settings import Settings
 from coterie.core.types import Array, Box, Metrics
 from coterie.core.validation import at_least, positive
 from coterie.nn import networks
@@ -32,7 +33,7 @@ Clonable = NetworkPolicy | QNetworkPolicy
 
 
 @dataclass(frozen=True)
-class CloningSettings:
+class CloningSettings(Settings):
     """Settings of learning from labels."""
 
     learning_rate: float = 1e-3  # of Adam

@@ -22,7 +22,7 @@ from coterie.algorithms.imitation.labels import (
     pack_labels,
 )
 from coterie.core.decisions import Decisions, Joint
-from coterie.core.group import GroupSpec, Panel, Preference
+from coterie.core.group import GroupSpec, Learner, Panel, Preference
 from coterie.core.trees import map_tree
 from coterie.core.types import Metrics, State
 from coterie.core.validation import at_least
@@ -47,11 +47,11 @@ class DAggerSettings(CloningSettings):
             at_least("max_labels", self.max_labels, 1)
 
 
-class DAgger:
+class DAgger(Learner):
     """Improves a policy by imitation of an expert where the policy itself goes."""
 
-    teaches = NetworkPolicy
-    scopes = ("step",)
+    teaches = (NetworkPolicy,)
+    policy: NetworkPolicy
     advice_modes = ("label",)
     panels = (*PANELS, Panel("labels", "decisions labelled by the expert", ("labels",)))
 
@@ -131,9 +131,6 @@ class DAgger:
                 self.labels = parts
         else:
             self.labels = [concatenate(pair) for pair in zip(self.labels, parts, strict=True)]
-
-    def metrics(self) -> Metrics:
-        return {}  # `learn` returns them
 
     def state(self) -> State:
         labels = None if self.labels is None else [mine.state() for mine in self.labels]

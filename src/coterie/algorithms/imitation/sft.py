@@ -18,8 +18,9 @@ from coterie.algorithms.imitation.demonstrations import Demonstrations
 from coterie.algorithms.imitation.early_stopping import EarlyStopping
 from coterie.algorithms.imitation.labels import load_demonstrations, split
 from coterie.core.decisions import Decisions, Joint
-from coterie.core.group import GroupSpec, Panel, Preference
+from coterie.core.group import GroupSpec, Learner, Panel, Preference
 from coterie.core.search_space import Choice, Real, Space
+from coterie.core.settings import Settings
 from coterie.core.types import Array, Metrics, State
 from coterie.core.validation import at_least, positive, within
 from coterie.lm.learn.sampling import PAD
@@ -31,7 +32,7 @@ VALIDATED = 4096  # answers that are validated at most: more of them would cost 
 
 
 @dataclass(frozen=True)
-class SFTSettings:
+class SFTSettings(Settings):
     """Settings of supervised fine-tuning."""
 
     demonstrations: tuple[str, ...] = ()  # directories of `coterie demonstrate`
@@ -78,11 +79,11 @@ class Texts:
         return Texts([self.prompts[row] for row in rows], self.answers[rows], self.sets[rows])
 
 
-class SFT:
+class SFT(Learner):
     """Improves language models by imitation of written answers."""
 
-    teaches = CausalLMPolicy
-    scopes = ("step",)
+    teaches = (CausalLMPolicy,)
+    policy: CausalLMPolicy
     needs_play = False
     panels = (Panel("imitation loss", "nats per token", ("loss", "validation_loss")),)
 
@@ -155,9 +156,6 @@ class SFT:
     def finished(self) -> bool:
         """Whether the validation loss has not improved for `patience` iterations."""
         return self.stopping.finished
-
-    def metrics(self) -> Metrics:
-        return {}  # `learn` returns them
 
     def state(self) -> State:
         return {"optimizers": [optimizer.state() for optimizer in self.optimizers]} | self.stopping.state()

@@ -33,8 +33,9 @@ from coterie.algorithms.maddpg.kernels import Draws
 from coterie.algorithms.maddpg.outcomes import Targets
 from coterie.algorithms.replay import MemorySettings, Replay
 from coterie.core.decisions import Decisions, Joint
-from coterie.core.group import GroupSpec, Panel, Preference, Risk, RiskParameters, preferred_rewards
+from coterie.core.group import GroupSpec, Learner, Panel, Preference, Risk, RiskParameters, preferred_rewards
 from coterie.core.search_space import Choice, Real, Space, Whole
+from coterie.core.settings import Settings
 from coterie.core.types import Array, CoterieError, Metrics, State, TargetPolicy
 from coterie.core.validation import at_least, positive, within
 from coterie.nn import networks
@@ -54,7 +55,7 @@ ENOUGH = 64  # decisions that show how often an outcome is 0
 
 
 @dataclass(frozen=True)
-class NoiseSettings:
+class NoiseSettings(Settings):
     start: float = 0.2  # deviation at first, as a fraction of a box's range; choices are sampled from logits instead
     end: float = 0.05  # deviation later
     fraction: float = 0.5  # of the run after which `end` is reached, linearly
@@ -76,7 +77,7 @@ class NoiseSettings:
 
 
 @dataclass(frozen=True)
-class ChoiceSettings:
+class ChoiceSettings(Settings):
     """Settings of the policy's gradient with discrete actions."""
 
     gradient: Literal["drawn", "expected"] = "drawn"  # through a drawn choice (Gumbel-softmax); expected: over all
@@ -107,7 +108,7 @@ class ChoiceSettings:
 
 
 @dataclass(frozen=True)
-class CriticSettings:
+class CriticSettings(Settings):
     centralized: bool = True  # sees observations and actions of all agents; false: of its own agent alone (DDPG)
     own_first: bool = False  # centralized: sees its own agent first, then teammates in cyclic order; false: fixed order
     hidden: tuple[int, ...] | None = None  # widths of its hidden layers; None: the policy's
@@ -137,7 +138,7 @@ class CriticSettings:
 
 
 @dataclass(frozen=True)
-class TargetSettings:
+class TargetSettings(Settings):
     tau: float = 0.01  # fraction by which target networks move towards the networks with each policy step
     noise: float = 0.0  # deviation of smoothing noise on target actions, as a fraction of a box's range; 0: none
 
@@ -150,7 +151,7 @@ class TargetSettings:
 
 
 @dataclass(frozen=True)
-class MADDPGSettings:
+class MADDPGSettings(Settings):
     learning_rate: float = 1e-3  # of the policy's Adam
     learning_rate_schedule: Literal["constant", "linear"] = "constant"  # of both; linear: to 0 at the run's end
     gamma: float = 0.95  # discount per decision
@@ -253,10 +254,11 @@ def seen_order(columns: int, own: slice, agents: int, own_first: bool) -> Array:
 # The learner ------------------------------------------------------------------------------------------
 
 
-class MADDPG:
+class MADDPG(Learner):
     """Improves a deterministic policy by the gradient of critics."""
 
-    teaches = DeterministicPolicy
+    teaches = (DeterministicPolicy,)
+    policy: DeterministicPolicy
     scopes = ("step", "interim")
     panels = (Panel("mean action value", "value", ("q_mean",)),)
 
@@ -660,9 +662,6 @@ class MADDPG:
         return net(self.by_parameter_set(torch.cat([obs, actions], dim=-1)))[0]
 
     # State --------------------------------------------------------------------------------------------
-
-    def metrics(self) -> Metrics:
-        return {}  # `learn` returns them
 
     def state(self) -> State:
         return {

@@ -35,8 +35,9 @@ from coterie.algorithms.ppo.minibatches import (
     valid_rows,
 )
 from coterie.core.decisions import Decisions, Joint, StateRows
-from coterie.core.group import GroupSpec, Panel, Preference, Risk, preferred_rewards
+from coterie.core.group import GroupSpec, Learner, Panel, Preference, Risk, preferred_rewards
 from coterie.core.search_space import Choice, Real, Space, Whole
+from coterie.core.settings import Settings
 from coterie.core.types import Array, Metrics, State
 from coterie.core.validation import at_least, positive, within
 from coterie.nn import kernels, networks
@@ -67,7 +68,7 @@ class HandOverSettings:
 
 
 @dataclass(frozen=True)
-class PPOSettings:
+class PPOSettings(Settings):
     """Settings of PPO."""
 
     learning_rate: float = 2.5e-4  # of the actor
@@ -139,11 +140,11 @@ class Loss(NamedTuple):
     totals: Array  # [S, …]: of `losses.NAMES`
 
 
-class PPO:
+class PPO(Learner):
     """Improves a network policy by clipped policy gradients."""
 
-    teaches = NetworkPolicy
-    also_teaches = (LoraPolicy,)
+    teaches = (NetworkPolicy, LoraPolicy)
+    policy: NetworkPolicy | LoraPolicy
     scopes = ("step", "episodic")
     advice_modes = ("mixture", "kl", "prior", "hint")
     panels = (
@@ -498,9 +499,6 @@ class PPO:
         limits = [0.0 if s.value_clip is None else s.value_clip / float(scale) for scale in self.returns.scale[:, 0]]
         clip, entropy = float(hyperparams.clip), float(s.entropy_coefficient)  # an integer would be compiled for anew
         return [losses.LossSettings(clip, limit, entropy, s.normalize_advantages) for limit in limits]
-
-    def metrics(self) -> Metrics:
-        return {}  # `learn` returns them
 
     def state(self) -> State:
         return {

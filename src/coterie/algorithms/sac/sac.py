@@ -32,8 +32,9 @@ from coterie.algorithms.sac import kernels, losses
 from coterie.algorithms.sac.kernels import Draws
 from coterie.algorithms.sac.losses import Hyperparams
 from coterie.core.decisions import Decisions, Joint
-from coterie.core.group import GroupSpec, Panel, Preference, preferred_rewards
+from coterie.core.group import GroupSpec, Learner, Panel, Preference, preferred_rewards
 from coterie.core.search_space import Choice, Real, Space
+from coterie.core.settings import Settings
 from coterie.core.types import Array, Metrics, State
 from coterie.core.validation import at_least, positive, within
 from coterie.nn import networks
@@ -64,7 +65,7 @@ class SACCriticSettings:
 
 
 @dataclass(frozen=True)
-class TemperatureSettings:
+class TemperatureSettings(Settings):
     """Settings of the temperature: the weight of entropy against reward."""
 
     start: float = 1.0  # at first
@@ -88,7 +89,7 @@ class TemperatureSettings:
 
 
 @dataclass(frozen=True)
-class SACSettings:
+class SACSettings(Settings):
     """Settings of SAC."""
 
     learning_rate: float = 3e-4  # of the policy's Adam
@@ -134,11 +135,11 @@ class Batch(NamedTuple):
     weight: Array  # [S, M]: of each decision in its parameter set's mean
 
 
-class SAC:
+class SAC(Learner):
     """Improves a stochastic policy by the gradient of twin critics and of its own entropy."""
 
-    teaches = GaussianPolicy
-    scopes = ("step",)
+    teaches = (GaussianPolicy,)
+    policy: GaussianPolicy
     panels = (
         Panel("mean action value", "value", ("q_mean",)),
         Panel("entropy of actions", "nats", ("entropy",)),
@@ -346,9 +347,6 @@ class SAC:
         return Batch(x, next_x, action, *numbers)
 
     # State --------------------------------------------------------------------------------------------
-
-    def metrics(self) -> Metrics:
-        return {}  # `learn` returns them
 
     def state(self) -> State:
         return {

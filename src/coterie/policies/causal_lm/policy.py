@@ -17,7 +17,8 @@ import numpy as np
 import torch
 
 from coterie.core import seeding
-from coterie.core.group import GroupSpec
+from coterie.core.group import GroupSpec, Policy
+from coterie.core.settings import Settings
 from coterie.core.types import Array, Counters, Decision, Mean, State, Text, View
 from coterie.core.validation import at_least, one_of, positive, whole
 from coterie.lm.ask.loading import load_pretrained
@@ -50,7 +51,7 @@ class TinySettings:
 
 
 @dataclass(frozen=True)
-class CausalLMSettings:
+class CausalLMSettings(Settings):
     """Settings of the policy 'causal_lm'."""
 
     model: str = TINY  # tiny: from scratch; embedded: the shipped one; or a directory or GGUF file
@@ -92,10 +93,8 @@ class Rows(NamedTuple):
     prompts: list[list[int]]  # token ids; [] where the prompt is refused
 
 
-class CausalLMPolicy:
+class CausalLMPolicy(Policy):
     """Acts for a group of agents by writing."""
-
-    memory_size = 0
 
     def __init__(self, settings: CausalLMSettings, group_spec: GroupSpec) -> None:
         spaces = group_spec.spaces

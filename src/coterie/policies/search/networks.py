@@ -12,6 +12,7 @@ import torch
 
 from coterie.core.game import Game
 from coterie.core.search_space import Choice, Space
+from coterie.core.settings import Settings
 from coterie.core.types import Array, Box, State
 from coterie.core.validation import at_least
 from coterie.nn import kernels, networks
@@ -23,7 +24,7 @@ from coterie.policies.search.tree import Perceptron
 
 
 @dataclass(frozen=True)
-class PositionNetworkSettings:
+class PositionNetworkSettings(Settings):
     """The network of a search player."""
 
     kind: Literal["none", "mlp", "residual"] = "none"  # none: uniform priors and random games

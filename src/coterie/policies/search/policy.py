@@ -13,9 +13,10 @@ import numpy as np
 
 from coterie.core import seeding
 from coterie.core.game import Game, HasGame
-from coterie.core.group import GroupSpec
+from coterie.core.group import GroupSpec, Policy
 from coterie.core.search_space import Choice, Space
-from coterie.core.types import Array, CoterieError, Counters, Decision, State, View
+from coterie.core.settings import Settings
+from coterie.core.types import Array, CoterieError, Decision, State, View
 from coterie.core.validation import at_least, positive, within
 from coterie.core.world import World
 from coterie.nn.advice import log_softmax
@@ -52,7 +53,7 @@ class PlayoutCapSettings:
 
 
 @dataclass(frozen=True)
-class SearchSettings:
+class SearchSettings(Settings):
     """Settings of the policy 'search'."""
 
     simulations: int = 64  # of one search; visits carried over by `reuse` come on top
@@ -104,7 +105,7 @@ class SearchSettings:
         return self.most_simulations * (2 if self.reuse else 1)
 
 
-class SearchPolicy:
+class SearchPolicy(Policy):
     """Chooses moves by tree search."""
 
     needs = HasGame
@@ -245,9 +246,6 @@ class SearchPolicy:
         return carried
 
     # State --------------------------------------------------------------------------------------------
-
-    def metrics(self) -> Counters:
-        return {}  # the learner reads the trace
 
     def state(self) -> State:
         return {} if self.network is None else {"net": self.network.state()}

@@ -18,6 +18,7 @@ import numpy as np
 
 from coterie.core.game import Game
 from coterie.core.search_space import Real, Space
+from coterie.core.settings import Settings
 from coterie.core.types import Array, CoterieError
 from coterie.core.validation import at_least, within
 from coterie.policies.search import tree
@@ -29,7 +30,7 @@ _NO_SEEDS = np.zeros(0, np.uint64)
 
 
 @dataclass(frozen=True)
-class PuctSettings:
+class PuctSettings(Settings):
     """The formula of AlphaZero."""
 
     c_init: float = 1.25  # weight of the prior

@@ -7,7 +7,7 @@ legal actions, whether the action is the demonstrator's own, success, and the ag
 from __future__ import annotations
 
 import importlib
-from dataclasses import replace
+from dataclasses import asdict, replace
 from types import ModuleType
 from typing import Any
 
@@ -147,7 +147,8 @@ def _refuse_squashed(settings: Any, space: Any, dataset_id: str) -> None:
     box = importlib.import_module("gymnasium.spaces").Box
     if not isinstance(space, box) or not (np.isfinite(space.low) != np.isfinite(space.high)).any():
         return
-    if getattr(getattr(settings, "actions", None), "one_sided", "limit") == "squash":
+    actions = asdict(settings).get("actions")  # of worlds that adapters make
+    if isinstance(actions, dict) and actions.get("one_sided") == "squash":
         raise CoterieError(
             f"'{dataset_id}' has actions {space}, which this world squashes; set world.actions.one_sided=limit"
         )
@@ -157,7 +158,9 @@ def _numbers(value: Any, space: Any, dataset_id: str) -> Array:
     """A trajectory's values in a Gymnasium space as one array, with choices from 0 on as in ours."""
     if isinstance(value, dict | tuple):
         raise CoterieError(f"'{dataset_id}' has values in several parts, {space}; this world has others")
-    return np.asarray(value) - getattr(space, "start", 0)  # only spaces of choices have a smallest one
+    spaces = importlib.import_module("gymnasium.spaces")
+    start = space.start if isinstance(space, (spaces.Discrete, spaces.MultiDiscrete)) else 0
+    return np.asarray(value) - start
 
 
 def _observation(spec: GroupSpec, value: Any, theirs: Any, dataset_id: str) -> Tree:

@@ -24,7 +24,6 @@ from coterie.training import build
 from coterie.training.loop import evaluation_seed
 from coterie.training.runner import Runner, play_episodes
 from coterie.training.table import Table
-from coterie.video.captions import signs
 
 MAX_STEPS = 100_000  # steps after which an episode counts as endless
 WITHOUT_EFFECT = {path.removeprefix("world.") for path in schema.WITHOUT_EFFECT}
@@ -137,7 +136,7 @@ def _play_one(
         returns,
         description,
         tuple(frames),
-        () if drawn is None else signs(world),
+        () if drawn is None else world.legend(),
     )
 
 

@@ -13,9 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from coterie.config import registry
-from coterie.core import lookup
-from coterie.core.group import Panel
+from coterie.config import classes
 from coterie.core.types import Array
 from coterie.runs.run import Run, entry, number
 from coterie.studies import figures, statistics
@@ -25,14 +23,6 @@ from coterie.training.records import Records
 
 MAX_POINTS = 200  # of a line with a band
 AXES = {"env_steps": figures.STEPS, "wall_s": figures.TRAINING}  # key of a record -> label of the x axis
-DEFAULT_PANELS = (  # of a learner that declares none; those whose metrics no run recorded are left out
-    Panel("policy loss", "loss", ("policy_loss",)),
-    Panel("value loss", "loss", ("value_loss", "loss")),
-    Panel("mean action value", "value", ("q_mean",)),
-    Panel("exploration", "share of random actions", ("epsilon",)),
-    Panel("entropy", "nats", ("entropy",)),
-    Panel("KL to the policy that acted", "nats", ("kl",)),
-)
 WIDE = 1.5  # times the usual distance of two points, beyond which a damaged line between them held a value
 
 
@@ -110,8 +100,8 @@ def _learner_plots(run: Run, colours: dict[str, str]) -> list[Plot]:
     for name, group in run.config().groups.items():
         if group.learner is None:
             continue
-        learner = lookup.look_up(registry.LEARNERS, group.learner.name)
-        for panel in getattr(learner, "panels", DEFAULT_PANELS):
+        learner = classes.learner(group.learner.name)
+        for panel in learner.panels:
             plot = plots.setdefault(panel.title, Plot(panel.title, panel.unit))
             for m, metric in enumerate(panel.metrics):
                 label = name if len(panel.metrics) == 1 else f"{name}, {metric.replace('_', ' ')}"

@@ -22,7 +22,8 @@ from typing import Any
 
 from coterie.config.schema import Config, ConfigError
 from coterie.core import seeding
-from coterie.core.search_space import Range, Real, range_to_dict, read_once
+from coterie.core.search_space import Range, Real, range_to_dict
+from coterie.core.settings import read_once
 from coterie.core.types import CoterieError
 from coterie.runs.interrupt import Interrupted, Interruption, interruptible
 from coterie.runs.provenance import study_locked

@@ -24,7 +24,8 @@ import yaml
 
 from coterie.config import schema as configs
 from coterie.config.schema import Config, ConfigError, Part, leaves
-from coterie.core.search_space import Range, declared
+from coterie.core.search_space import Range
+from coterie.core.settings import declared
 from coterie.core.types import CoterieError
 from coterie.nn.threads import fixed_threads
 from coterie.runs.interrupt import Interrupted, Interruption, interruptible

@@ -31,7 +31,7 @@ from coterie.core.types import (
     action_shape,
 )
 from coterie.core.validation import one_of
-from coterie.core.world import Renderable, World, info_of
+from coterie.core.world import Renderable, World
 
 try:
     import gymnasium
@@ -249,7 +249,7 @@ class PettingZooEnv(ParallelEnv):
                 info["action_mask"] = agent_step.mask[0, column].copy()
             if timestep.success is not None and timestep.ended[0]:
                 info["success"] = bool(timestep.success[0])
-            info |= info_of(self.world, agent, 0)
+            info |= self.world.info(agent, 0)
         return infos
 
     def render(self) -> Array | str | None:

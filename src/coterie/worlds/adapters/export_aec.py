@@ -14,7 +14,7 @@ import numpy as np
 
 from coterie.core.seeding import generator
 from coterie.core.types import Array, CoterieError, Discrete, ObservationSpace, Text, TimeStep, action_dtype, blank
-from coterie.core.world import World, info_of
+from coterie.core.world import World
 from coterie.worlds.adapters.export import RENDER_MODES, Display, gymnasium_space, settings_from_kwargs
 
 # ruff: isort: split
@@ -122,7 +122,7 @@ class PettingZooAECEnv(AECEnv):
             self.rewards[other] = float(step.reward[0, column])
             self.terminations[other] = bool(step.terminated[0, column])
             self.truncations[other] = bool(step.truncated[0, column])
-            self.infos[other] = info_of(self.world, other, 0)
+            self.infos[other] = self.world.info(other, 0)
         self._accumulate_rewards()
         following = (self.possible_agents.index(agent) + 1) % len(self.possible_agents)
         self.agent_selection = self.possible_agents[following] if self._ended else self._mover()

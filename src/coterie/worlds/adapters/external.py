@@ -21,6 +21,7 @@ from typing import Any, Literal
 import numpy as np
 
 from coterie.core.global_random import global_state, set_global_state
+from coterie.core.settings import Settings
 from coterie.core.trees import arrays_of, map_tree
 from coterie.core.types import (
     ActionSpace,
@@ -65,7 +66,7 @@ class ActionSettings:
 
 
 @dataclass(frozen=True)
-class ExternalSettings:
+class ExternalSettings(Settings):
     """Settings that every adapter shares."""
 
     id: str  # the environment's name: the part of the world's name after the slash
@@ -128,7 +129,7 @@ def has_info_masks(settings: ExternalSettings, make: Callable[[], Any], play: Ca
     return _has_info_masks[key]
 
 
-class ExternalWorld:
+class ExternalWorld(World):
     """N copies of a third-party environment.
 
     Every episode is seeded from (seed, copy, episode), or from (seed, copy + episode·N, 0) once `number_episodes` was
@@ -139,7 +140,6 @@ class ExternalWorld:
     agent_types: Mapping[str, AgentType]
     num_envs: int
     simultaneous: bool
-    state_size = 0
     draws_final = False
 
     def __init__(self, name: str, settings: ExternalSettings, make_env: EnvFactory, num_envs: int) -> None:
@@ -438,15 +438,14 @@ class _ActionHistory:
             own[:] = actions[name]
 
 
-class WorldWrapper:
+class WorldWrapper(World):
     """Passes every call on to an inner world that the adapter chose by name and settings."""
 
-    state_size = 0
     draws_final = False
 
     def __init__(self, inner: World) -> None:
         self.inner: Any = inner
-        self.limits_episodes = getattr(inner, "limits_episodes", True)
+        self.limits_episodes = inner.limits_episodes
         self.agent_types, self.num_envs, self.simultaneous = inner.agent_types, inner.num_envs, inner.simultaneous
 
     def reset(self, seed: int) -> TimeStep:

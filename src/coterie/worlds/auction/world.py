@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
+from coterie.core.settings import Settings
 from coterie.core.splitmix import seed_copies
 from coterie.core.text import TextCodec
 from coterie.core.types import AgentStep, AgentType, Array, Box, Discrete, State, TimeStep
 from coterie.core.validation import at_least, fits_in_memory, one_of, positive, whole, within
-from coterie.core.world import Sign, rebuild
+from coterie.core.world import Sign, World, rebuild
 from coterie.worlds.auction import kernels, render
 from coterie.worlds.auction.best_responses import AuctionModel, Rule
 from coterie.worlds.auction.equilibria import symmetric_bid, symmetric_equilibrium
@@ -35,7 +36,7 @@ RULES: dict[str, int] = {
 
 
 @dataclass(frozen=True)
-class AuctionSettings:
+class AuctionSettings(Settings):
     """Bidders, payment rule, valuations and rounds of an auction."""
 
     num_bidders: int = 2  # bidder_0, bidder_1, …
@@ -68,7 +69,7 @@ class AuctionSettings:
         return AuctionModel(self.num_bidders, tabulate(self.valuations), self.rule, self.reserve)
 
 
-class Auction:
+class Auction(World):
     """N copies of one auction. An episode succeeds if every item goes to a bidder with the highest valuation."""
 
     simultaneous = True

@@ -19,7 +19,7 @@ from coterie.core.game import CompiledGame, Symmetry
 from coterie.core.splitmix import seed_copies, uniform
 from coterie.core.text import TextCodec
 from coterie.core.types import AgentStep, AgentType, Array, Box, CoterieError, Discrete, State, TimeStep, Tree
-from coterie.core.world import Sign, rebuild
+from coterie.core.world import Sign, World, rebuild
 from coterie.worlds.boards.render import COLOURS, SIGNS, board_text, cell_names, draw_board
 
 AGENTS = ("player_0", "player_1")
@@ -43,13 +43,12 @@ class _Arrays(NamedTuple):
     ended: Array  # [N] bool
 
 
-class BoardWorld:
+class BoardWorld(World):
     """N games of a board game; both players get their rewards when a game ends."""
 
     agent_types: Mapping[str, AgentType]
     num_envs: int
     simultaneous = False
-    state_size = 0
     draws_final = True
     expert_depth = 2  # moves that the expert looks ahead
 

@@ -13,6 +13,7 @@ import numpy as np
 from numba import njit
 
 from coterie.core.game import CompiledGame, Symmetry, compile_estimate, compile_rules
+from coterie.core.settings import Settings
 from coterie.core.text import TextCodec
 from coterie.core.types import Array, Box
 from coterie.core.validation import whole, within
@@ -127,7 +128,7 @@ GAME = CompiledGame(
 
 
 @dataclass(frozen=True)
-class ConnectFourSettings:
+class ConnectFourSettings(Settings):
     """Settings of observations and of openings."""
 
     observation: Literal["vector", "planes"] = "vector"  # 84 numbers, or [2, 6, 7]: own stones, opponent's stones

@@ -14,6 +14,7 @@ import numpy as np
 from numba import njit
 
 from coterie.core.game import CompiledGame, compile_estimate, compile_rules
+from coterie.core.settings import Settings
 from coterie.core.text import TextCodec
 from coterie.core.types import Array, Box
 from coterie.core.validation import whole, within
@@ -184,7 +185,7 @@ def _marks(position: Array) -> Array:
 
 
 @dataclass(frozen=True)
-class OthelloSettings:
+class OthelloSettings(Settings):
     """The board, what the players observe, and how games begin."""
 
     size: Literal[4, 6, 8] = 6  # rows and columns

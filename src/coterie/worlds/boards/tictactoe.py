@@ -14,6 +14,7 @@ import numpy as np
 from numba import njit
 
 from coterie.core.game import CompiledGame, NoGame, compile_rules
+from coterie.core.settings import Settings
 from coterie.core.text import TextCodec
 from coterie.core.types import Array, Box, Tree
 from coterie.core.world import World
@@ -89,7 +90,7 @@ GAME = CompiledGame(
 
 
 @dataclass(frozen=True)
-class TictactoeSettings:
+class TictactoeSettings(Settings):
     """Rewards of a game, and who moves first."""
 
     win_reward: float = 1.0  # to the player that completes a line

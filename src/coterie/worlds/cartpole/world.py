@@ -16,7 +16,7 @@ from numba import njit
 
 from coterie.core.splitmix import seed_copies, uniform
 from coterie.core.types import AgentStep, AgentType, Array, Box, CoterieError, Discrete, State, TimeStep
-from coterie.core.world import rebuild
+from coterie.core.world import World, rebuild
 
 GRAVITY, CART, POLE, HALF_LENGTH, FORCE, SECONDS = 9.8, 1.0, 0.1, 0.5, 10.0, 0.02
 TOTAL, POLE_MOMENT = POLE + CART, POLE * HALF_LENGTH
@@ -26,13 +26,12 @@ INSTALL = "'coterie[worlds,window]'"  # what pictures need
 HIGH = np.array([2 * POSITION_LIMIT, np.inf, 2 * ANGLE_LIMIT, np.inf], np.float32)
 
 
-class CartPole:
+class CartPole(World):
     """N copies of CartPole-v1. The observation is position, velocity, angle and angular velocity."""
 
     agent_types: Mapping[str, AgentType]
     num_envs: int
     simultaneous: bool = True
-    state_size = 0
     draws_final = False
 
     def __init__(self, num_envs: int, limit: int = LIMIT, render: bool = False) -> None:

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
+from coterie.core.settings import Settings
 from coterie.core.skills import PlanCodec
 from coterie.core.splitmix import seed_copies
 from coterie.core.text import TextCodec
 from coterie.core.types import AgentStep, AgentType, Array, Box, Discrete, State, TimeStep
 from coterie.core.validation import at_least, fits_in_memory, one_of, whole
-from coterie.core.world import Sign, rebuild
+from coterie.core.world import Sign, World, rebuild
 from coterie.worlds.doorkey import kernels, layouts, observations, render, skills
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ SMALLEST = 5
 
 
 @dataclass(frozen=True)
-class DoorKeySettings:
+class DoorKeySettings(Settings):
     """Layout and observations of a door-key task."""
 
     # The task: MiniGrid's Empty or DoorKey; or a room with a locked door, also with two keys, lava, or two doors.
@@ -114,11 +115,10 @@ def _empty_state(size: int, num_envs: int) -> layouts.RoomState:
     )
 
 
-class DoorKey:
+class DoorKey(World):
     """N copies of one door-key task, each with one agent."""
 
     simultaneous = True
-    state_size = 0
     draws_final = True
 
     def __init__(self, settings: DoorKeySettings, num_envs: int) -> None:

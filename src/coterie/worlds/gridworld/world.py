@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 import numpy as np
 
 from coterie.core.seeding import entropy
+from coterie.core.settings import Settings
 from coterie.core.skills import PlanCodec
 from coterie.core.text import TextCodec
 from coterie.core.types import AgentStep, AgentType, Array, Box, Discrete, MultiDiscrete, State, TimeStep, Tree
 from coterie.core.validation import at_least, fits_in_memory, one_of, whole
-from coterie.core.world import Sign, rebuild
+from coterie.core.world import Sign, World, rebuild
 from coterie.worlds.gridworld import expert, instructions, kernels, observations, phrasings, render
 from coterie.worlds.gridworld.phrasings import Instructions
 
@@ -56,7 +57,7 @@ REWARDS: dict[str, Rewards] = {
 
 
 @dataclass(frozen=True)
-class GridworldSettings:
+class GridworldSettings(Settings):
     """Layout, observations and rewards of a grid world."""
 
     # Cells along each side.
@@ -163,11 +164,10 @@ def _no_instructions(num_envs: int) -> instructions.InstructionState:
     return instructions.InstructionState(sentence=np.full(num_envs, -1, np.int32), broken=np.zeros(num_envs, np.bool_))
 
 
-class Gridworld:
+class Gridworld(World):
     """N copies of one grid world."""
 
     simultaneous = True
-    state_size = 0
     draws_final = True
 
     def __init__(self, settings: GridworldSettings, num_envs: int) -> None:

@@ -13,18 +13,19 @@ from typing import Any
 
 import numpy as np
 
+from coterie.core.settings import Settings
 from coterie.core.skills import PlanCodec
 from coterie.core.splitmix import seed_copies
 from coterie.core.text import TextCodec
 from coterie.core.types import AgentStep, AgentType, Array, Box, Discrete, State, TimeStep
 from coterie.core.validation import at_least, fits_in_memory, whole, within
-from coterie.core.world import Sign, rebuild
+from coterie.core.world import Sign, World, rebuild
 from coterie.worlds.assignments import goal_names
 from coterie.worlds.mpe import kernels, render
 
 
 @dataclass(frozen=True)
-class SpreadSettings:
+class SpreadSettings(Settings):
     """Settings of simple_spread."""
 
     num_agents: int = 3  # agent_0, agent_1, …; also the number of landmarks
@@ -40,7 +41,7 @@ class SpreadSettings:
 
 
 @dataclass(frozen=True)
-class TagSettings:
+class TagSettings(Settings):
     """Settings of simple_tag."""
 
     num_good: int = 1  # agent_0, agent_1, …: fast, small, penalised for being caught and for leaving the square
@@ -55,7 +56,7 @@ class TagSettings:
             at_least(name, getattr(self, name), low)
 
 
-class _ParticleWorld:
+class _ParticleWorld(World):
     """The common part of both worlds: everything except sizes, spaces and experts.
 
     Discrete actions are 0 rest, 1 left, 2 right, 3 down, 4 up. Continuous actions are five numbers in that order; the
@@ -63,7 +64,6 @@ class _ParticleWorld:
     """
 
     simultaneous = True
-    state_size = 0
     draws_final = True
 
     settings: SpreadSettings | TagSettings

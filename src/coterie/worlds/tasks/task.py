@@ -10,10 +10,11 @@ from __future__ import annotations
 import string
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Protocol, TypeVar, get_args
+from typing import Any, Literal, Protocol, Self, TypeVar, get_args
 
 import numpy as np
 
+from coterie.core.settings import Settings
 from coterie.core.validation import at_least, one_of, whole
 
 Split = Literal["auto", "train", "validation", "test"]
@@ -71,7 +72,7 @@ class Task(Protocol):
 
 
 @dataclass(frozen=True)
-class TaskSettings:
+class TaskSettings(Settings):
     """Settings that every task has."""
 
     # Turns of an episode; in each turn every role answers once.
@@ -103,15 +104,15 @@ class TaskSettings:
         for name, hint in (("reward", Reward), ("split", Split)):
             one_of(name, getattr(self, name), get_args(hint))
 
-    def for_evaluation(self) -> TaskSettings:
+    def for_evaluation(self) -> Self:
         """The settings of evaluations: instances for tests, one episode after the other."""
         return self._held_out("test")
 
-    def for_validation(self) -> TaskSettings:
+    def for_validation(self) -> Self:
         """The settings of evaluations in training, which choose the best checkpoint: instances for validation."""
         return self._held_out("validation")
 
-    def _held_out(self, split: Split) -> TaskSettings:
+    def _held_out(self, split: Split) -> Self:
         return replace(self, split=split if self.split == "auto" else self.split, group_size=1, wait=False)
 
 

@@ -21,7 +21,7 @@ import numpy as np
 from coterie.core import seeding
 from coterie.core.text import Utterance
 from coterie.core.types import AgentStep, AgentType, Array, CoterieError, Counters, Mean, State, Text, TimeStep
-from coterie.core.world import rebuild
+from coterie.core.world import World, rebuild
 from coterie.worlds.tasks.env_workers import EnvWorkers
 from coterie.worlds.tasks.render import draw_text
 from coterie.worlds.tasks.task import Outcome, Task, TaskSettings, chosen_roles, chosen_templates
@@ -33,11 +33,10 @@ ATTEMPTS = 10_000  # to draw an instance of a split
 REMEMBERED = 8192  # prompts
 
 
-class TaskWorld:
+class TaskWorld(World):
     """N copies of one task."""
 
     simultaneous = False
-    state_size = 0
     draws_final = True
 
     def __init__(self, settings: TaskSettings, num_envs: int, task: Task, proposing: tuple[str, ...] = ()) -> None:
