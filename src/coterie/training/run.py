@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from coterie.config import schema as configs
+from coterie.config import trust as trusts
 from coterie.core.files import replacing
+from coterie.core.lookup import Trust
 from coterie.core.types import CoterieError, State
 from coterie.training import checkpoint
 from coterie.training.data_frames import data_frame
@@ -30,11 +32,12 @@ class Run:
     """The files of a run."""
 
     path: Path
+    trust: Trust = "shown"  # whose foreign settings count: nobody's, since it is only shown; this user's own; all
 
     @classmethod
-    def open(cls, path: str | Path) -> Run:
-        """Open an existing run."""
-        run = cls(Path(path))
+    def open(cls, path: str | Path, trust: Trust = "signed") -> Run:
+        """Open an existing run, to be played unless `trust` is `shown`."""
+        run = cls(Path(path), trust)
         if not run.config_file.is_file():
             below = sorted(str(found.parent) for found in run.path.glob("*/config.yaml"))
             hint = f"; below it there are {', '.join(below[:5])}{', …' if len(below) > 5 else ''}" if below else ""
@@ -46,7 +49,7 @@ class Run:
         """Create a run; an existing one is never overwritten."""
         if (path / "config.yaml").exists():
             raise CoterieError(f"'{path}' already holds a run; choose another --out, or 'coterie resume {path}'")
-        run = cls(path)
+        run = cls(path, settings.trust)
         run.checkpoints.mkdir(parents=True, exist_ok=True)
         run.write_config(settings)
         return run
@@ -73,9 +76,23 @@ class Run:
         return self.path / "checkpoints"
 
     def config(self, overrides: list[str] | str | None = None) -> configs.Config:
-        """The run's resolved config, with overrides applied."""
+        """The run's resolved config, with overrides applied.
+
+        Raises `Untrusted` if it names code, or reaches out of its directory in another way, and is not this user's own;
+        a run that is only shown has such parts as they are written.
+        """
         layer = configs.read(self.config_file)
-        return configs.resolve(configs.merge(layer, configs.parse_overrides(overrides or [])), "experiment")
+        if self.trust == "signed":
+            trusts.demand(layer, self.config_file)
+        signed = self.trust == "shown" and trusts.is_signed(self.config_file)
+        merged = configs.merge(layer, configs.parse_overrides(overrides or []))
+        return configs.resolve(merged, "experiment", self.trust, signed)
+
+    def playable(self, overrides: list[str] | str | None = None) -> configs.Config:
+        """The config, of which everything is looked up: raises `Untrusted` where it can only be shown."""
+        config = self.config(overrides)
+        config.refuse_unread(self.path)
+        return config
 
     def discard_unstarted(self) -> None:
         """Remove what a run wrote that recorded nothing, so that its directory is free again; other files stay."""
@@ -86,15 +103,16 @@ class Run:
         for file in (
             self.metrics_file,
             self.config_file,
-            *(self.path / n for n in (PROVENANCE, LOCK, "tracking.json")),
+            *(self.path / n for n in (PROVENANCE, LOCK, trusts.SIGNATURE, "tracking.json")),
         ):
             file.unlink(missing_ok=True)
         if not any(self.path.iterdir()):
             self.path.rmdir()
 
     def write_config(self, settings: configs.Config) -> None:
-        """Write the resolved config atomically."""
+        """Write the resolved config atomically, and sign it."""
         write_text(self.config_file, configs.to_yaml(settings))
+        trusts.sign(self.config_file)
 
     def metrics(self, after: int = 0) -> list[dict[str, Any]]:
         """The records so far, without the first `after`, which are not parsed.
@@ -124,7 +142,11 @@ class Run:
     def videos(self) -> list[Path]:
         """Videos of evaluation episodes, `step-N.gif`, oldest policies first."""
         found = sorted((self.path / "videos" / "eval").glob("step-*.gif"))
-        return [path for path in found if STEP.fullmatch(path.stem.removeprefix("step-"))]
+        return [path for path in found if STEP.fullmatch(path.stem.removeprefix("step-")) and self.holds(path)]
+
+    def holds(self, file: Path) -> bool:
+        """Whether a file is one of the run's directory; a link may lead to any other, which nobody shows."""
+        return file.is_file() and file.resolve().is_relative_to(self.path.resolve())
 
     # Checkpoints: step-N holds everything, best-N the policies that evaluated best
 
