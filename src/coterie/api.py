@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from coterie.config.schema import ConfigError, parse_overrides
+from coterie.core.lookup import whose
 from coterie.studies import sweep as sweeps
 from coterie.studies.compare import compare as comparing
 from coterie.studies.compare import show as show_comparison
@@ -53,15 +54,21 @@ RunLike = str | Path | Run
 
 
 def train(
-    experiment: Experiment, overrides: Overrides = None, out: str | Path | None = None, quiet: bool = False
+    experiment: Experiment,
+    overrides: Overrides = None,
+    out: str | Path | None = None,
+    quiet: bool = False,
+    trust: bool = False,
 ) -> Run:
     """Train an experiment, by name, file or dict, and write a run: what `coterie train` does.
 
     `overrides` are settings as on the command line: `["seed=1", "train.total_steps=10000"]`, a single `"seed=1"`, or
     `{"seed": 1, "train.total_steps": 10000}`.
+
+    `trust`: runs of other people that the experiment names may run code of theirs; so it is in every function here.
     """
     refuse_second_import()
-    return start.train(experiment, _words(overrides), out, quiet, reports.write_report)
+    return start.train(experiment, _words(overrides), out, quiet, reports.write_report, whose(trust))
 
 
 def sweep(
@@ -70,6 +77,7 @@ def sweep(
     out: str | Path | None = None,
     jobs: int = 1,
     quiet: bool = True,
+    trust: bool = False,
 ) -> list[Run]:
     """Train one run for each combination of `["seed=0,1", "groups.agent.learner.learning_rate=1e-3,3e-4"]`.
 
@@ -79,9 +87,9 @@ def sweep(
     the runs in the order of the combinations.
     """
     refuse_second_import()
-    planned = sweeps.plan_sweep(experiment, _words(overrides, swept=True), out)
+    planned = sweeps.plan_sweep(experiment, _words(overrides, swept=True), out, whose(trust))
     with interruptible() as interrupted:
-        found = dict(sweeps.run_sweep(experiment, planned, jobs, quiet, interrupted))
+        found = dict(sweeps.run_sweep(experiment, planned, jobs, quiet, interrupted, trust=whose(trust)))
     return [found[number] for number in sorted(found)]
 
 
@@ -91,25 +99,32 @@ def clone(
     overrides: Overrides = None,
     out: str | Path | None = None,
     quiet: bool = False,
+    trust: bool = False,
 ) -> Run:
     """Train an experiment's policies to imitate demonstrations, and write a run: what `coterie clone` does."""
     refuse_second_import()
-    return cloning.clone(experiment, demonstrations, _words(overrides), out, quiet, reports.write_report)
+    return cloning.clone(experiment, demonstrations, _words(overrides), out, quiet, reports.write_report, whose(trust))
 
 
-def resume(path: str | Path, overrides: Overrides = None, quiet: bool = False) -> bool:
+def resume(path: str | Path, overrides: Overrides = None, quiet: bool = False, trust: bool = False) -> bool:
     """Continue a run from its newest intact checkpoint; False when it had already finished."""
     refuse_second_import()
-    return start.resume(path, _words(overrides), quiet, reports.write_report)
+    return start.resume(path, _words(overrides), quiet, reports.write_report, whose(trust))
 
 
-def load(path: str | Path, checkpoint: str = "best", overrides: Overrides = None, policy: str | None = None) -> Table:
+def load(
+    path: str | Path,
+    checkpoint: str = "best",
+    overrides: Overrides = None,
+    policy: str | None = None,
+    trust: bool = False,
+) -> Table:
     """Load the table of a run. A group whose policy is overridden with another one starts untrained.
 
     Overrides change the world and who plays in it; settings of training are refused. `policy` seats somebody else in
     the groups that learned: `teacher`, the group's own advisor, or a policy that needs no training, such as `random`.
     """
-    return tables.load(path, checkpoint, _words(overrides), policy)
+    return tables.load(path, checkpoint, _words(overrides), policy, whose(trust))
 
 
 def _words(overrides: Overrides, swept: bool = False) -> list[str]:
@@ -188,6 +203,7 @@ def match(
     seed: int = 0,
     stochastic: bool = False,
     checkpoint: str = "best",
+    trust: bool = False,
 ) -> MatchResult:
     """Play runs, and policies such as `"random"`, against each other in all seats: what `coterie match` does.
 
@@ -195,8 +211,8 @@ def match(
     """
     if episodes < 2:
         raise ConfigError(f"episodes must be at least 2, got {episodes}")
-    opened = matches.open_players(_paths(players), checkpoint)
-    table = matches.choose_table(opened, world)
+    opened = matches.open_players(_paths(players), checkpoint, whose(trust))
+    table = matches.choose_table(opened, world, whose(trust))
     return MatchResult(opened, matches.cross_play(opened, table, episodes, seed, not stochastic), episodes, seed)
 
 

@@ -1,8 +1,8 @@
 """Interpolations of settings: `${seed}` refers to another setting, `${oc.env:NAME}` calls a resolver of OmegaConf.
 
-References are plain data. A call reads something outside of the config, such as the environment, so it is carried out in
-memory, where the config is played or trained, and is never written to a file. What stands for a reference or a call in a
-reference (`${groups.${oc.env:NAME}.policy}`) counts as a call.
+References are plain data. A call reads something outside of the config, such as the environment, so it is carried out
+in memory, where the config is played or trained, and its value is never written to a file. A reference with another
+interpolation inside (`${groups.${oc.env:NAME}.policy}`) counts as a call.
 """
 
 from __future__ import annotations

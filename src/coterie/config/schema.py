@@ -1,9 +1,9 @@
 """Reads YAML files and overrides into strict, typed settings.
 
 Layers are merged (`extends` < file < overrides) and checked against the settings dataclasses, which are declared in the
-modules that they configure. Errors name the path of the setting and, where possible, the fix. Only this file and
-`interpolation.py` use OmegaConf, only this one pydantic. It also declares the settings of the training loop, so that reading a config does not import the
-loop.
+modules that they configure. Errors name the path of the setting and, where possible, the fix.
+Only this file and `interpolation.py` use OmegaConf, only this one pydantic. It also declares the settings of the
+training loop, so that reading a config does not import the loop.
 """
 
 from __future__ import annotations
@@ -29,8 +29,7 @@ from pydantic import TypeAdapter, ValidationError
 from yaml import MarkedYAMLError, ScalarNode, YAMLError, compose
 from yaml.reader import ReaderError
 
-from coterie.config import registry, renamed, trust
-from coterie.config import interpolation
+from coterie.config import interpolation, registry, renamed, trust
 from coterie.config.interpolation import Interpolated, interpolate
 from coterie.core import lookup
 from coterie.core.group import Parameters
@@ -499,9 +498,7 @@ def _with_own_numbers(layer: dict[str, Any], known: Interpolated) -> Interpolate
     return known._replace(settings=known.settings | used)
 
 
-def _interpolations(
-    written: dict[interpolation.Path, Any], config: Config
-) -> dict[interpolation.Path, Interpolation]:
+def _interpolations(written: dict[interpolation.Path, Any], config: Config) -> dict[interpolation.Path, Interpolation]:
     """What is written for the settings that come from outside, by path; a world's id is the end of its name."""
     plain, found = to_dict(config), dict[interpolation.Path, Interpolation]()
     if "/" in str(name := written.get(("world", "name"), "")):

@@ -1,8 +1,8 @@
 """Which runs may name code: what of a config is foreign, and the signature that tells a user's own runs.
 
 A run's config is data until it is played: it can name classes, which are imported, servers, which get what agents see,
-and environment variables, which hold keys. What is not Coterie's own is *foreign*. A run with foreign settings is played
-where it has the signature of this user, or where its user says so (`--trust`).
+and environment variables, which hold keys. What is not Coterie's own is *foreign*. A run with foreign settings is
+played where it has the signature of this user, or where its user says so (`--trust`).
 
 The signature is an HMAC of `config.yaml` with a key that lies in the user's own folder and in no run. So it says that
 this user trained the run, and that nobody has changed its config since; copies of the run keep it.
@@ -222,4 +222,3 @@ def _new_key() -> bytes:
     found = _key()
     assert found is not None
     return found
-

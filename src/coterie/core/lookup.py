@@ -12,6 +12,13 @@ from collections.abc import Iterable
 from typing import Any, Literal
 
 Trust = Literal["shown", "signed", "all"]  # whose runs may name code: nobody's, this user's own, everybody's
+
+
+def whose(trust: bool) -> Trust:
+    """The runs that may name code: with `trust` all of them, else this user's own."""
+    return "all" if trust else "signed"
+
+
 _evaluated_hints = functools.cache(typing.get_type_hints)
 
 

@@ -10,6 +10,7 @@ from typing import Protocol, runtime_checkable
 from coterie.config import schema
 from coterie.config.schema import ConfigError
 from coterie.core.group import Actor, Group
+from coterie.core.lookup import Trust
 from coterie.lm.plans import PlanTable
 from coterie.policies.advisor import AdvisorPolicy
 from coterie.training import build
@@ -54,10 +55,14 @@ def write_plans(
 
 
 def find_plans(
-    experiment: str, overrides: list[str] | None = None, episodes: int = 100, group: str | None = None
+    experiment: str,
+    overrides: list[str] | None = None,
+    episodes: int = 100,
+    group: str | None = None,
+    trust: Trust = "signed",
 ) -> PlanTable:
     """Play an experiment's teacher, with more and less random actions, and return the plans of what it met."""
-    config = schema.load(experiment, overrides)
+    config = schema.load(experiment, overrides, trust)
     world = build.build_evaluation_world(config.world, episodes)
     groups = build.build_groups(config, world)
     taught: dict[str, HasPlans] = {}

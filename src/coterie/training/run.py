@@ -8,7 +8,7 @@ import logging
 import re
 import shutil
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ class Run:
     """The files of a run."""
 
     path: Path
-    trust: Trust = "shown"  # whose foreign settings count: nobody's, since it is only shown; this user's own; all
+    trust: Trust = field(default="shown", compare=False)  # whether it is only shown, or whose code it may run
 
     @classmethod
     def open(cls, path: str | Path, trust: Trust = "signed") -> Run:

@@ -12,8 +12,8 @@ import numpy as np
 
 from coterie.config import registry, schema
 from coterie.core import seeding
-from coterie.core.lookup import Trust
 from coterie.core.group import Group
+from coterie.core.lookup import Trust
 from coterie.core.types import (
     ActionSpace,
     Array,

@@ -21,6 +21,7 @@ from coterie.config import registry, schema
 from coterie.core import demonstrations, seeding
 from coterie.core.demonstrations import UNLABELLED, Demonstrations, EpisodeInfo, PlayedTable
 from coterie.core.group import Actor, PlayStopped
+from coterie.core.lookup import Trust
 from coterie.core.text import ActionWords, HasTextCodec
 from coterie.core.types import Array, CoterieError, Decision, Text, Tree, View, as_metrics, map_tree
 from coterie.core.world import CostlySteps, World
@@ -52,6 +53,7 @@ class DemonstrationSpec:
     greedy: bool = True
     checkpoint: str = "best"
     group: str | None = None  # whose decisions are recorded; None: of every group that learns
+    trust: Trust = "signed"  # whose runs may have foreign settings
 
 
 @dataclass(frozen=True)
@@ -66,10 +68,10 @@ class SeatedTable:
 
 def seat(spec: DemonstrationSpec, overrides: list[str] | str | None, folder: Path) -> SeatedTable:
     """Seat the demonstrator in the recorded groups; answers of language models are kept in `folder`."""
-    is_run, config = (Path(spec.source) / "config.yaml").is_file(), source_config(spec.source, overrides)
+    is_run, config = (Path(spec.source) / "config.yaml").is_file(), source_config(spec.source, overrides, spec.trust)
     recorded = recorded_groups(config, spec.group)
     if spec.policy is None and is_run:
-        table = load(spec.source, spec.checkpoint, overrides)
+        table = load(spec.source, spec.checkpoint, overrides, trust=spec.trust)
         players = {group: f"{spec.source}, {table.players[group]}" for group in recorded}
         return SeatedTable(config, [group.actor for group in table.groups], players, schema.to_dict(config)["groups"])
     chosen = None if spec.policy is None else seated_policy(spec.policy, spec.checkpoint)
@@ -90,10 +92,10 @@ def seat(spec: DemonstrationSpec, overrides: list[str] | str | None, folder: Pat
     return SeatedTable(config, [group.actor for group in built], players, settings)
 
 
-def source_config(source: str, overrides: list[str] | str | None) -> schema.Config:
+def source_config(source: str, overrides: list[str] | str | None, trust: Trust = "signed") -> schema.Config:
     """The settings of the table that is played at: an experiment's or a run's."""
     is_run = (Path(source) / "config.yaml").is_file()
-    return Run.open(source).config(overrides) if is_run else schema.load(source, overrides)
+    return Run.open(source, trust).playable(overrides) if is_run else schema.load(source, overrides, trust)
 
 
 def one_group(config: schema.Config, name: str | None) -> str:

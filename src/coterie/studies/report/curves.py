@@ -105,7 +105,7 @@ def _learner_plots(run: Run, colours: dict[str, str]) -> list[Plot]:
     for name, group in run.config().groups.items():
         if group.learner is None:
             continue
-        learner = lookup.look_up(registry.LEARNERS, group.learner.name)
+        learner = lookup.at_hand(registry.LEARNERS, group.learner.name)  # None has the default panels
         for panel in getattr(learner, "panels", DEFAULT_PANELS):
             plot = plots.setdefault(panel.title, Plot(panel.title, panel.unit))
             for m, metric in enumerate(panel.metrics):
