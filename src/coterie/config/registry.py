@@ -87,7 +87,7 @@ PREFERENCES = {
     "pairwise_lm": "coterie.roles.bonus:PairwiseBonus",
     "instruction_lm": "coterie.roles.bonus:InstructionBonus",
 }
-CLASSES = (  # classes of Coterie that a config names by their address, since no table has them
+ADDRESSES = (  # classes and functions of Coterie that a config names by their address, since no table has them
     "coterie.studies.exploit.deviations:Frozen",
     "coterie.worlds.adapters.minigrid:MinigridText",
     "coterie.worlds.adapters.text:ObservationText",
@@ -96,6 +96,8 @@ CLASSES = (  # classes of Coterie that a config names by their address, since no
     "coterie.worlds.boards.connect_four:ConnectFourText",
     "coterie.worlds.boards.othello:OthelloText",
     "coterie.worlds.boards.tictactoe:TictactoeText",
+    "coterie.worlds.doorkey.augmentation:hide_window",
+    "coterie.worlds.doorkey.augmentation:mirror",
     "coterie.worlds.doorkey.text:DoorKeyText",
     "coterie.worlds.doorkey.text:SkillText",
     "coterie.worlds.gridworld.plans:GridworldPlans",
