@@ -50,7 +50,7 @@ def test_names_of_code_are_foreign_wherever_they_stand(text, place):
         *("alphabeta:depth=6", "runs/four:simulations=400", "/home/somebody/runs/a", "12:30", "a: b", "yes, no: maybe"),
         *("http://localhost:8080/v1", "http://127.0.0.1:8000", "coterie.worlds.doorkey.text:SkillText", "x = 3:b"),
         *registry.WORLDS.values(),
-        *registry.ADDRESSES,
+        *trust.ADDRESSES,
     ],
 )
 def test_other_texts_are_not_foreign(text):
@@ -58,7 +58,7 @@ def test_other_texts_are_not_foreign(text):
 
 
 def test_every_class_of_the_list_exists():
-    for address in registry.ADDRESSES:
+    for address in trust.ADDRESSES:
         if "minigrid" not in address:  # an extra
             assert callable(lookup.look_up({}, address))
 

@@ -87,23 +87,4 @@ PREFERENCES = {
     "pairwise_lm": "coterie.roles.bonus:PairwiseBonus",
     "instruction_lm": "coterie.roles.bonus:InstructionBonus",
 }
-ADDRESSES = (  # classes and functions of Coterie that a config names by their address, since no table has them
-    "coterie.studies.exploit.deviations:Frozen",
-    "coterie.worlds.adapters.minigrid:MinigridText",
-    "coterie.worlds.adapters.text:ObservationText",
-    "coterie.worlds.auction.text:AuctionText",
-    "coterie.worlds.boards.board:BoardText",
-    "coterie.worlds.boards.connect_four:ConnectFourText",
-    "coterie.worlds.boards.othello:OthelloText",
-    "coterie.worlds.boards.tictactoe:TictactoeText",
-    "coterie.worlds.doorkey.augmentation:hide_window",
-    "coterie.worlds.doorkey.augmentation:mirror",
-    "coterie.worlds.doorkey.text:DoorKeyText",
-    "coterie.worlds.doorkey.text:SkillText",
-    "coterie.worlds.gridworld.plans:GridworldPlans",
-    "coterie.worlds.gridworld.text:GridworldText",
-    "coterie.worlds.gridworld.text:InstructedText",
-    "coterie.worlds.mpe.plans:SpreadPlans",
-    "coterie.worlds.mpe.text:MpeText",
-)
 TABLES = (WORLDS, POLICIES, LEARNERS, ADVISORS, SHIELDS, PREFERENCES)

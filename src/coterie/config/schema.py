@@ -499,7 +499,7 @@ def _with_own_numbers(layer: dict[str, Any], known: Interpolated) -> Interpolate
 
 
 def _interpolations(written: dict[interpolation.Path, Any], config: Config) -> dict[interpolation.Path, Interpolation]:
-    """What is written for the settings that come from outside, by path; a world's id is the end of its name."""
+    """The texts for settings that come from outside, by path; a world's id is the end of its name."""
     plain, found = to_dict(config), dict[interpolation.Path, Interpolation]()
     if "/" in str(name := written.get(("world", "name"), "")):
         written = written | {("world", "id"): str(name).partition("/")[2]}

@@ -1,4 +1,4 @@
-"""Which runs may name code: what of a config is foreign, and the signature that tells a user's own runs.
+"""Trust in runs: the settings of a config that are foreign, and the signature that tells a user's own runs.
 
 A run's config is data until it is played: it can name classes, which are imported, servers, which get what agents see,
 and environment variables, which hold keys. What is not Coterie's own is *foreign*. A run with foreign settings is
@@ -34,7 +34,26 @@ log = logging.getLogger("coterie")
 SIGNATURE = "signature"  # the file in a run
 KEY_BYTES = 32
 RUN_FILES = ("checkpoints", "metrics.jsonl", "provenance.json", "summary.json", SIGNATURE)  # beside a run's config
-OWN = {*registry.ADDRESSES, *(address for table in registry.TABLES for address in table.values())}
+ADDRESSES = (  # classes and functions of Coterie that a config names by their address, since no table has them
+    "coterie.studies.exploit.deviations:Frozen",
+    "coterie.worlds.adapters.minigrid:MinigridText",
+    "coterie.worlds.adapters.text:ObservationText",
+    "coterie.worlds.auction.text:AuctionText",
+    "coterie.worlds.boards.board:BoardText",
+    "coterie.worlds.boards.connect_four:ConnectFourText",
+    "coterie.worlds.boards.othello:OthelloText",
+    "coterie.worlds.boards.tictactoe:TictactoeText",
+    "coterie.worlds.doorkey.augmentation:hide_window",
+    "coterie.worlds.doorkey.augmentation:mirror",
+    "coterie.worlds.doorkey.text:DoorKeyText",
+    "coterie.worlds.doorkey.text:SkillText",
+    "coterie.worlds.gridworld.plans:GridworldPlans",
+    "coterie.worlds.gridworld.text:GridworldText",
+    "coterie.worlds.gridworld.text:InstructedText",
+    "coterie.worlds.mpe.plans:SpreadPlans",
+    "coterie.worlds.mpe.text:MpeText",
+)
+OWN = {*ADDRESSES, *(address for table in registry.TABLES for address in table.values())}
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 ADDRESS = re.compile(r"[^\W\d][\w.]*:[^\W\d]")  # of code, somewhere in a text
 HTTP = re.compile(r"\s*https?:", re.IGNORECASE)
@@ -94,7 +113,7 @@ def _texts(value: Any, path: str) -> Iterator[tuple[str, str]]:
 
 
 def _kind(path: str, text: str) -> Kind | None:
-    """What a text of a config is if it is foreign."""
+    """The kind of a text of a config; None if it is not foreign."""
     if _is_code(path, text):
         return "code"
     if path == "train.ray.address":
@@ -133,7 +152,7 @@ def refusal(found: Sequence[Foreign], what: str | Path) -> Untrusted:
     kinds = dict.fromkeys(one.kind for one in found)
     said = [f"{SAYS[kind]}: {', '.join(f'{o.path}={o.text}' for o in found if o.kind == kind)}" for kind in kinds]
     cure = "play it only if you trust its author: --trust, or trust=True in Python"
-    return Untrusted(printable(f"'{what}' {'; '.join(said)}. {cure}"))
+    return Untrusted(f"'{what}' {'; '.join(said)}. {cure}")
 
 
 def demand(settings: Mapping[str, Any], config_file: Path) -> None:
@@ -156,11 +175,6 @@ def links(folder: Path) -> Iterator[Foreign]:
 def is_of_run(config_file: Path) -> bool:
     """Whether a file is the config of a run, and not an experiment that somebody wrote."""
     return config_file.name == "config.yaml" and any((config_file.parent / name).exists() for name in RUN_FILES)
-
-
-def printable(text: str) -> str:
-    """A text of a run without the characters that change a terminal."""
-    return "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in text)
 
 
 # The signature ------------------------------------------------------------------------------------------

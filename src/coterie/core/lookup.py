@@ -44,7 +44,7 @@ def split_address(text: str) -> tuple[str, str] | None:
 
 
 def at_hand(table: dict[str, str], name: str) -> Any:
-    """What `look_up` finds if that imports no module but Coterie's own; None otherwise."""
+    """The result of `look_up` if that imports no module but Coterie's own; None otherwise."""
     entry = family(table, name)[0]
     address = split_address(entry)
     if entry in table or (address is not None and address[0] in sys.modules):

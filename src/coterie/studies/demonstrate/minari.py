@@ -99,7 +99,8 @@ def from_minari(
     spec = build.build_group_specs(config, world)[one_group(config, group)]
     _refuse_texts(spec.spaces.observation)
     _refuse_squashed(config.world.settings, dataset.action_space, dataset_id)
-    table = PlayedTable(config.experiment, schema.to_dict(config)["world"], type(world).__name__, True, 0)
+    written = schema.to_dict(config)
+    table = PlayedTable(written["experiment"], written["world"], type(world).__name__, True, 0)
     rows: dict[str, list[Any]] = {}
     episodes, counts, finals = [], [], []
     for number, episode in enumerate(dataset.iterate_episodes()):

@@ -130,9 +130,9 @@ def record(
     demand_no_run(folder)
     folder.mkdir(parents=True, exist_ok=True)
     seated = seat(spec, overrides, folder)
-    world_settings = schema.to_dict(seated.config)["world"]
+    written = schema.to_dict(seated.config)
     played = PlayedTable(  # the class is known once the world is built
-        seated.config.experiment, world_settings, "", spec.greedy, spec.seed, seated.settings
+        written["experiment"], written["world"], "", spec.greedy, spec.seed, seated.settings
     )
     recording = Recording(folder, recorded_so_far(folder, played, seated.players), progress)
     before = len(recording)
