@@ -151,8 +151,8 @@ def refusal(found: Sequence[Foreign], what: str | Path) -> Untrusted:
     """The error that names the foreign settings of a run."""
     kinds = dict.fromkeys(one.kind for one in found)
     said = [f"{SAYS[kind]}: {', '.join(f'{o.path}={o.text}' for o in found if o.kind == kind)}" for kind in kinds]
-    cure = "play it only if you trust its author: --trust, or trust=True in Python"
-    return Untrusted(f"'{what}' {'; '.join(said)}. {cure}")
+    cure = "play it only if you trust its author: --trust, in Python trust=True"
+    return Untrusted(f"'{what}' {'; '.join(said)}; {cure}")
 
 
 def demand(settings: Mapping[str, Any], config_file: Path) -> None:

@@ -13,6 +13,7 @@ import hashlib
 import importlib
 import json
 import logging
+import pickle
 import re
 import threading
 from collections.abc import Iterator, Sequence
@@ -343,11 +344,11 @@ def _read_folder(path: str, dtype: torch.dtype) -> tuple[Any, Any]:
 @contextmanager
 def _loading(path: str, transformers: Any) -> Iterator[None]:
     """Run the block without progress bars; what transformers cannot load is `Missing`."""
-    damaged = import_extra("safetensors", "lm").SafetensorError
+    damaged = (import_extra("safetensors", "lm").SafetensorError, pickle.UnpicklingError)
     try:
         with no_progress_bars(transformers):
             yield
-    except (OSError, ValueError, damaged) as error:
+    except (OSError, ValueError, *damaged) as error:
         first, *more = str(error).strip().splitlines()
         said = " ".join([first.strip(), *(line.strip() for line in more if first.rstrip().endswith(":"))])
         cure = "fetch it again if files are missing or damaged"
