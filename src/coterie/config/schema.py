@@ -532,6 +532,11 @@ def _shown_part(table: dict[str, str], value: Any, path: str, signed: bool) -> P
     return Part(str(name), AsWritten({key: entry for key, entry in given.items() if key != "name"}))
 
 
+def shown_class(table: dict[str, str], one: Part) -> Any:
+    """The class of a part of a run that is shown; None where it is foreign."""
+    return None if _unread(one) else lookup.look_up(table, one.name)
+
+
 def _unread(one: Part) -> bool:
     return isinstance(one.settings, AsWritten)
 

@@ -157,8 +157,9 @@ def refusal(found: Sequence[Foreign], what: str | Path) -> Untrusted:
 
 def demand(settings: Mapping[str, Any], config_file: Path) -> None:
     """Raise `Untrusted` if a run reaches out of Coterie and its directory, and is not this user's own."""
-    found = [*foreign(settings), *links(config_file.parent)]
-    if found and not is_signed(config_file):
+    if is_signed(config_file):
+        return
+    if found := [*foreign(settings), *links(config_file.parent)]:
         raise refusal(found, config_file.parent)
 
 

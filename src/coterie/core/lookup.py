@@ -6,7 +6,6 @@ import dataclasses
 import difflib
 import functools
 import importlib
-import sys
 import typing
 from collections.abc import Iterable
 from typing import Any, Literal
@@ -41,15 +40,6 @@ def split_address(text: str) -> tuple[str, str] | None:
     module, _, attribute = text.partition(":")
     names = [*module.split("."), attribute]
     return (module, attribute) if all(map(str.isidentifier, names)) else None
-
-
-def at_hand(table: dict[str, str], name: str) -> Any:
-    """The result of `look_up` if that imports no module but Coterie's own; None otherwise."""
-    entry = family(table, name)[0]
-    address = split_address(entry)
-    if entry in table or (address is not None and address[0] in sys.modules):
-        return look_up(table, name)
-    return None
 
 
 def look_up(table: dict[str, str], name: str) -> Any:

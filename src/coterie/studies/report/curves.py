@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from coterie.config import registry
-from coterie.core import lookup
+from coterie.config.schema import shown_class
 from coterie.core.group import Panel
 from coterie.studies import figures, statistics
 from coterie.studies.figures import Chart, Reference, Series
@@ -105,7 +105,7 @@ def _learner_plots(run: Run, colours: dict[str, str]) -> list[Plot]:
     for name, group in run.config().groups.items():
         if group.learner is None:
             continue
-        learner = lookup.at_hand(registry.LEARNERS, group.learner.name)  # None has the default panels
+        learner = shown_class(registry.LEARNERS, group.learner)  # None has the default panels
         for panel in getattr(learner, "panels", DEFAULT_PANELS):
             plot = plots.setdefault(panel.title, Plot(panel.title, panel.unit))
             for m, metric in enumerate(panel.metrics):

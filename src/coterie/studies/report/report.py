@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from coterie.config import registry
-from coterie.config.schema import ConfigError
+from coterie.config.schema import ConfigError, shown_class
 from coterie.config.trust import Untrusted
-from coterie.core import lookup
 from coterie.core.types import CoterieError
 from coterie.core.world import ReportSection
 from coterie.studies import figures, html, interactive, statistics, transcripts
@@ -119,8 +118,8 @@ def _section(runs: Sequence[Run]) -> ReportSection | None:
 
 def _world_section(runs: Sequence[Run]) -> ReportSection | None:
     """The section that the world of these runs adds; None where they play several worlds."""
-    worlds = {run.config().world.name for run in runs}
-    world = lookup.at_hand(registry.WORLDS, worlds.pop())
+    worlds = {config.world.name: config.world for config in (run.config() for run in runs)}
+    world = shown_class(registry.WORLDS, worlds.popitem()[1])
     section: ReportSection | None = getattr(world, "report_section", lambda _: None)(runs) if not worlds else None
     return section
 
