@@ -14,7 +14,7 @@ import coterie
 from coterie.config import trust
 from coterie.config.schema import ConfigError
 from coterie.config.trust import Untrusted
-from coterie.training.run import Run
+from coterie.runs.run import Run
 from helpers.needs import needs
 from helpers.run import GRID, train, written
 
@@ -146,7 +146,7 @@ def test_lists_and_reports_import_nothing(coterie_, folder, evil):
 def test_pages_import_nothing(folder, evil):
     from starlette.testclient import TestClient
 
-    from coterie.web.app import make_app
+    from coterie.app.pages import make_app
 
     client = TestClient(make_app(folder / "runs"), base_url="http://127.0.0.1")
     for address in ("/", "/api/runs", "/run/evil", "/api/run/evil"):
@@ -161,7 +161,7 @@ def test_pages_import_nothing(folder, evil):
 def test_a_page_that_lies_in_a_run_cannot_read_others(folder, evil):
     from starlette.testclient import TestClient
 
-    from coterie.web.app import make_app
+    from coterie.app.pages import make_app
 
     (evil / "report.html").write_text("<script>fetch('/api/runs')</script>")
     answer = TestClient(make_app(folder / "runs"), base_url="http://127.0.0.1").get("/file/evil/report.html")
@@ -439,7 +439,7 @@ CONFIG = {"model_type": "llama", "hidden_size": 8, "num_hidden_layers": 1, "num_
 @pytest.mark.parametrize("way", ["code", "pickle"])
 def test_a_model_s_folder_is_data(folder, way):
     """Neither code beside its weights nor objects among them run, with --trust neither."""
-    from coterie.lm.interface import LMError
+    from coterie.lm.ask.interface import LMError
 
     made = folder / "model"
     made.mkdir()

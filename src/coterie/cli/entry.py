@@ -13,7 +13,7 @@ from pathlib import Path
 from coterie.cli import export, imitation, inspect, runs, studies, train  # noqa: F401  (registers the commands)
 from coterie.cli.app import app
 from coterie.cli.stop import Stopped
-from coterie.core.ansi import printable
+from coterie.policies.ansi import printable
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 CTRL_C = 130  # Typer's exit code for Ctrl-C, too
@@ -30,7 +30,7 @@ class Warnings(logging.Handler):
 def main() -> None:
     """Run a command; errors of our own classes and of the file system are printed as one line."""
     from coterie.core.types import CoterieError
-    from coterie.training.interrupt import is_ctrl_c
+    from coterie.runs.interrupt import is_ctrl_c
 
     logging.basicConfig(level=logging.WARNING, format="coterie: %(message)s", handlers=[Warnings()])
     sys.path.append(str(Path.cwd()))  # a package.module:Name may lie here

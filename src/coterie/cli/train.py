@@ -84,7 +84,7 @@ def train(
 def resume(run: RunPath, overrides: Overrides = None, quiet: Quiet = False, trust: Trust = False) -> None:
     """Continue a stopped run, or train a finished one for longer."""
     from coterie import api
-    from coterie.training.run import Run
+    from coterie.runs.run import Run
 
     with stoppable() as interrupted:
         continued = api.resume(run, overrides, quiet, trust)
@@ -162,7 +162,7 @@ def plans(
 ) -> None:
     """Ask an experiment's teacher about the states met in play, and write its plans as a table."""
     from coterie.core.lookup import whose
-    from coterie.training.plans import find_plans
+    from coterie.training.plan_tables import find_plans
 
     table = find_plans(experiment, overrides, episodes, group, whose(trust))
     table.write(out)
@@ -185,10 +185,12 @@ def watch(
 ) -> None:
     """Show a run's policies in a video, a terminal or a window."""
     from coterie.core.lookup import whose
-    from coterie.training import build, mp4, table, video
+    from coterie.training import build, table
     from coterie.training.language_models import actors_unanswered
     from coterie.training.loop import evaluation_seed
     from coterie.training.players import policy_kind
+    from coterie.video import films as video
+    from coterie.video import mp4
 
     loaded = table.load(run, checkpoint, overrides, trust=whose(trust))
     world = build.build_render_world(loaded.config.world)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 
-from coterie.core.ansi import printable
+from coterie.policies.ansi import printable
 
 WIDTH = 80
 NAME_WIDTH = 30  # of the first column; a longer name gets its own line

@@ -9,11 +9,11 @@ from typing import Any
 
 from coterie.config import schema
 from coterie.core.lookup import Trust
+from coterie.runs.extras import extra
+from coterie.runs.run import Run, entry, number
 from coterie.training import build
-from coterie.training.extras import extra
 from coterie.training.loop import Report, run_directory
 from coterie.training.loop import train as run_training
-from coterie.training.run import Run, entry, number
 
 log = logging.getLogger("coterie")
 
