@@ -75,6 +75,14 @@ def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: len(item.path.parts))
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _key_of_the_tests(tmp_path_factory):
+    """Runs of the tests are signed with a key of their own, not with that of whoever runs them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
+        yield
+
+
 @pytest.fixture(scope="session")
 def empty_folder(tmp_path_factory):
     return tmp_path_factory.mktemp("no-weights")

@@ -45,6 +45,7 @@ def test_the_readme_is_short():
 RUNS = {  # page -> runs that it takes for granted: experiment, directory
     "guides/auction.md": [("auction-cpt", "runs/cpt"), ("auction-neutral", "runs/neutral")],
     "guides/exploit.md": [("tag-ppo", "runs/tag"), ("tictactoe-alphazero", "runs/perfect")],
+    "guides/untrusted.md": [("gridworld-cooperative", "downloads/theirs")],
     "guides/rate.md": [("gridworld-race", f"runs/{name}") for name in "abc"],
 }
 

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from coterie.config.schema import ConfigError, parse_overrides
+from coterie.core.lookup import whose
 from coterie.runs.data_frames import data_frame
 from coterie.runs.interrupt import interruptible
 from coterie.runs.run import Run
@@ -54,15 +55,21 @@ RunLike = str | Path | Run
 
 
 def train(
-    experiment: Experiment, overrides: Overrides = None, out: str | Path | None = None, quiet: bool = False
+    experiment: Experiment,
+    overrides: Overrides = None,
+    out: str | Path | None = None,
+    quiet: bool = False,
+    trust: bool = False,
 ) -> Run:
     """Train an experiment, by name, file or dict, and write a run: what `coterie train` does.
 
     `overrides` are settings as on the command line: `["seed=1", "train.total_steps=10000"]`, a single `"seed=1"`, or
     `{"seed": 1, "train.total_steps": 10000}`.
+
+    `trust`: runs of other people that the experiment names may run code of theirs; so it is in every function here.
     """
     refuse_second_import()
-    return start.train(experiment, _words(overrides), out, quiet, reports.write_report)
+    return start.train(experiment, _words(overrides), out, quiet, reports.write_report, whose(trust))
 
 
 def sweep(
@@ -71,6 +78,7 @@ def sweep(
     out: str | Path | None = None,
     jobs: int = 1,
     quiet: bool = True,
+    trust: bool = False,
 ) -> list[Run]:
     """Train one run for each combination of `["seed=0,1", "groups.agent.learner.learning_rate=1e-3,3e-4"]`.
 
@@ -80,9 +88,9 @@ def sweep(
     the runs in the order of the combinations.
     """
     refuse_second_import()
-    planned = sweeps.plan_sweep(experiment, _words(overrides, swept=True), out)
+    planned = sweeps.plan_sweep(experiment, _words(overrides, swept=True), out, whose(trust))
     with interruptible() as interrupted:
-        found = dict(sweeps.run_sweep(experiment, planned, jobs, quiet, interrupted))
+        found = dict(sweeps.run_sweep(experiment, planned, jobs, quiet, interrupted, trust=whose(trust)))
     return [found[number] for number in sorted(found)]
 
 
@@ -92,13 +100,20 @@ def clone(
     overrides: Overrides = None,
     out: str | Path | None = None,
     quiet: bool = False,
+    trust: bool = False,
 ) -> Run:
     """Train an experiment's policies to imitate demonstrations, and write a run: what `coterie clone` does."""
     refuse_second_import()
-    return cloning.clone(experiment, demonstrations, _words(overrides), out, quiet, reports.write_report)
+    return cloning.clone(experiment, demonstrations, _words(overrides), out, quiet, reports.write_report, whose(trust))
 
 
-def resume(path: str | Path, overrides: Overrides = None, quiet: bool = False, fork: str | Path | None = None) -> bool:
+def resume(
+    path: str | Path,
+    overrides: Overrides = None,
+    quiet: bool = False,
+    fork: str | Path | None = None,
+    trust: bool = False,
+) -> bool:
     """Continue a run from its newest intact checkpoint; False when it had already finished.
 
     Rates, lengths, evaluations and records may change on the way, and the run keeps what held when. The seed and what
@@ -106,18 +121,24 @@ def resume(path: str | Path, overrides: Overrides = None, quiet: bool = False, f
     """
     refuse_second_import()
     if fork is not None:
-        forks.fork(path, fork, _words(overrides), quiet, reports.write_report)
+        forks.fork(path, fork, _words(overrides), quiet, reports.write_report, whose(trust))
         return True
-    return start.resume(path, _words(overrides), quiet, reports.write_report)
+    return start.resume(path, _words(overrides), quiet, reports.write_report, whose(trust))
 
 
-def load(path: str | Path, checkpoint: str = "best", overrides: Overrides = None, policy: str | None = None) -> Table:
+def load(
+    path: str | Path,
+    checkpoint: str = "best",
+    overrides: Overrides = None,
+    policy: str | None = None,
+    trust: bool = False,
+) -> Table:
     """Load the table of a run. A group whose policy is overridden with another one starts untrained.
 
     Overrides change the world and who plays in it; settings of training are refused. `policy` seats somebody else in
     the groups that learned: `teacher`, the group's own advisor, or a policy that needs no training, such as `random`.
     """
-    return tables.load(path, checkpoint, _words(overrides), policy)
+    return tables.load(path, checkpoint, _words(overrides), policy, whose(trust))
 
 
 def _words(overrides: Overrides, swept: bool = False) -> list[str]:
@@ -196,6 +217,7 @@ def match(
     seed: int = 0,
     stochastic: bool = False,
     checkpoint: str = "best",
+    trust: bool = False,
 ) -> MatchResult:
     """Play runs, and policies such as `"random"`, against each other in all seats: what `coterie match` does.
 
@@ -203,8 +225,8 @@ def match(
     """
     if episodes < 2:
         raise ConfigError(f"episodes must be at least 2, got {episodes}")
-    opened = matches.open_players(_paths(players), checkpoint)
-    table = matches.choose_table(opened, world)
+    opened = matches.open_players(_paths(players), checkpoint, whose(trust))
+    table = matches.choose_table(opened, world, whose(trust))
     return MatchResult(opened, matches.cross_play(opened, table, episodes, seed, not stochastic), episodes, seed)
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 import coterie
+from coterie.config import trust
 from coterie.core.settings import Settings
 from coterie.core.types import AgentStep, AgentType, Box, Discrete, TimeStep
 from coterie.core.world import World
@@ -82,6 +83,7 @@ def rated_runs(folder):
     bad = lights(folder, "bad", "world.reverse=true")
     text = bad.config_file.read_text()
     bad.config_file.write_text(text.replace("reverse: true", "reverse: false"))  # it plays on in the others' world
+    trust.sign(bad.config_file)
     return [str(run.path) for run in (good, fresh, bad)]
 
 

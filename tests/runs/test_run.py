@@ -44,6 +44,7 @@ def test_everything_a_run_holds(tmp_path):
     run = train(tmp_path / "run", "train.video=true", "train.tensorboard=true", "world.max_steps=6")
     assert sorted(p.name for p in run.path.iterdir()) == [
         *("checkpoints", "config.yaml", "history.json", "metrics.jsonl", "provenance.json", "report.html", "run.lock"),
+        "signature",
         *("summary.json", "tensorboard", "videos"),
     ]
     assert list((run.path / "videos" / "eval").glob("*.gif"))

@@ -29,6 +29,8 @@ from coterie.studies.report import curves, scores_section, settings_section
 
 log = logging.getLogger("coterie")
 SHOWN = (".html", ".png", ".gif", ".mp4")  # files of a run that a page may link to
+# files of a run may be anybody's: their scripts cannot read other pages of this address
+SANDBOX = {"Content-Security-Policy": "sandbox allow-scripts", "X-Content-Type-Options": "nosniff"}
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]", "::1")
 STYLE = """
 body { max-width: 84rem } .error { color: #a00 } nav a { margin-right: 1rem }
@@ -128,7 +130,7 @@ class Pages:
         path = self.path(request.path_params["name"])
         if path is None or path.suffix not in SHOWN or not path.is_file() or not self.in_run(path):
             raise HTTPException(404, "there is no such report or video")
-        return FileResponse(path)
+        return FileResponse(path, headers=SANDBOX)
 
     def in_run(self, file: Path) -> bool:
         """Whether a file below the folder belongs to a run there."""
@@ -157,7 +159,7 @@ def shown_files(run: Run) -> dict[str, str]:
     found = {"report": run.path / "report.html"} if (run.path / "report.html").is_file() else {}
     for gif in run.videos()[-1:]:
         mp4 = gif.with_suffix(".mp4")
-        found["video"] = mp4 if mp4.is_file() else gif
+        found["video"] = mp4 if run.holds(mp4) else gif
     return {name: str(path.relative_to(run.path)) for name, path in found.items()}
 
 

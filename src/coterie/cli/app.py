@@ -120,5 +120,6 @@ RunPath = Annotated[str, typer.Argument(metavar="RUN", help="the directory of a 
 Checkpoint = Annotated[str, typer.Option("--checkpoint", help="best, last or a step")]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="seed of the episodes")]
 Stochastic = Annotated[bool, typer.Option("--stochastic", help="sample actions instead of acting greedily")]
+Trust = Annotated[bool, typer.Option("--trust", help="also run code that runs of other people name")]
 AsJson = Annotated[bool, typer.Option("--json", help="print one JSON object")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="print no progress")]

@@ -13,6 +13,7 @@ from pathlib import Path
 from coterie.cli import export, imitation, inspect, runs, studies, train  # noqa: F401  (registers the commands)
 from coterie.cli.app import app
 from coterie.cli.stop import Stopped
+from coterie.policies.ansi import printable
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 CTRL_C = 130  # Typer's exit code for Ctrl-C, too
@@ -60,7 +61,7 @@ def main() -> None:
 
 def say(words: str) -> None:
     """Print to standard error; lines that a terminal would cut within words are broken between them."""
-    lines = words.split("\n")
+    lines = printable(words).split("\n")
     if sys.stderr.isatty():
         width = shutil.get_terminal_size().columns
         wrapper = textwrap.TextWrapper(width, replace_whitespace=False, break_long_words=False, break_on_hyphens=False)

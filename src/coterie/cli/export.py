@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from coterie.cli.app import Checkpoint, RunPath, app
+from coterie.cli.app import Checkpoint, RunPath, Trust, app
 
 
 @app.command("export")
@@ -16,11 +16,13 @@ def export_(
     torchscript: Annotated[str | None, typer.Option(metavar="FILE", help="TorchScript file to write")] = None,
     group: Annotated[str | None, typer.Option(help="group whose policy is exported (default: the only one)")] = None,
     checkpoint: Checkpoint = "best",
+    trust: Trust = False,
 ) -> None:
     """Write a run's policy as a graph for other programs, and check it."""
+    from coterie.core.lookup import whose
     from coterie.studies.export import export
 
-    found = export(run, onnx, torchscript, group, checkpoint)
+    found = export(run, onnx, torchscript, group, checkpoint, whose(trust))
     print(f"group '{found.group}', checkpoint {checkpoint}, agents {', '.join(found.agents)}")
     for name, shape in found.inputs.items():
         print(f"input    {name} {shape}")

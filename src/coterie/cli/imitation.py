@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from coterie.cli.app import AsJson, Checkpoint, Experiment, Overrides, Quiet, Seed, Stochastic, app
+from coterie.cli.app import AsJson, Checkpoint, Experiment, Overrides, Quiet, Seed, Stochastic, Trust, app
 from coterie.cli.outcome import print_outcome
 from coterie.cli.stop import Stopped, stoppable
 
@@ -43,9 +43,11 @@ def demonstrate(
     from_minari: Annotated[str | None, typer.Option(help="read a Minari dataset instead of playing")] = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
+    trust: Trust = False,
 ) -> None:
     """Record demonstrations by any policy."""
     from coterie.config.schema import ConfigError
+    from coterie.core.lookup import whose
     from coterie.studies.demonstrate import record
 
     if not out:
@@ -56,7 +58,7 @@ def demonstrate(
         if policy is not None:
             raise ConfigError("--lm and --policy both say who demonstrates; name one")
         policy = f"planner:lm={lm},plan={plan}"
-    spec = record.DemonstrationSpec(source, policy, episodes, seed, not stochastic, checkpoint, group)
+    spec = record.DemonstrationSpec(source, policy, episodes, seed, not stochastic, checkpoint, group, whose(trust))
 
     def show(part: Demonstrations) -> None:
         if not quiet and not as_json:
@@ -66,7 +68,7 @@ def demonstrate(
         from coterie.studies.demonstrate.minari import demand_dataset_id
 
         demand_dataset_id(minari)
-        record.one_group(record.source_config(source, overrides), group)
+        record.one_group(record.source_config(source, overrides, spec.trust), group)
     if from_minari is not None:
         parts = [import_minari(from_minari, spec, overrides, out)]
     else:
@@ -95,7 +97,7 @@ def import_minari(dataset: str, spec: DemonstrationSpec, overrides: list[str] | 
     demand_no_run(Path(out))
     if (Path(out) / demonstrations.INDEX).exists():
         raise ConfigError(f"--out: '{out}' already holds demonstrations; choose another directory")
-    part = from_minari(dataset, spec.source, overrides, spec.group)
+    part = from_minari(dataset, spec.source, overrides, spec.group, spec.trust)
     demonstrations.save(out, [part])
     return part
 
@@ -145,16 +147,18 @@ def clone(
     out: Annotated[str | None, typer.Option(help="directory of the run (default: runs/EXPERIMENT/TIME-seedN)")] = None,
     ensemble: Annotated[int | None, typer.Option(min=2, help="networks that learn and decide together")] = None,
     quiet: Quiet = False,
+    trust: Trust = False,
 ) -> None:
     """Train an experiment's policies to imitate demonstrations, and write a run."""
     from coterie import api
+    from coterie.core.lookup import whose
     from coterie.training.clone import ensemble_overrides
 
     words = overrides or []
     if ensemble is not None:
-        words = [*ensemble_overrides(experiment, ensemble), *words]
+        words = [*ensemble_overrides(experiment, ensemble, whose(trust)), *words]
     with stoppable() as interrupted:
-        if not print_outcome(api.clone(experiment, demonstrations or [], words, out, quiet)):
+        if not print_outcome(api.clone(experiment, demonstrations or [], words, out, quiet, trust)):
             raise Stopped(interrupted.exit_code)
 
 

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from coterie.cli.app import Experiment, Overrides, app, check_app, config_app
+from coterie.cli.app import Experiment, Overrides, Trust, app, check_app, config_app
 
 InWorld = Annotated[str, typer.Option(help="the world it plays in; settings after a colon: spread:max_steps=9")]
 
@@ -86,20 +86,22 @@ def check_learner_(
 
 
 @config_app.command("show")
-def config_show(experiment: Experiment, overrides: Overrides = None) -> None:
+def config_show(experiment: Experiment, overrides: Overrides = None, trust: Trust = False) -> None:
     """Print an experiment with all default values."""
     from coterie.config import schema
+    from coterie.core.lookup import whose
 
-    print(schema.to_yaml(schema.load(experiment, overrides)), end="")
+    print(schema.to_yaml(schema.load(experiment, overrides, whose(trust))), end="")
 
 
 @config_app.command("validate")
-def config_validate(experiment: Experiment, overrides: Overrides = None) -> None:
+def config_validate(experiment: Experiment, overrides: Overrides = None, trust: Trust = False) -> None:
     """Check an experiment and build its parts, without training."""
 
+    from coterie.core.lookup import whose
     from coterie.training import start
 
-    start.check(experiment, overrides)
+    start.check(experiment, overrides, whose(trust))
     print(f"{experiment}: valid")
 
 

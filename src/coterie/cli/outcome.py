@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from coterie.config.schema import Config
     from coterie.runs.run import Run
 
 UNREADABLE = "/unreadable"  # after a role's name in the counters of text tasks
@@ -66,9 +68,14 @@ def print_outcome(run: Run, one_of_many: bool = False) -> bool:
     return True
 
 
+def shown(run: Run) -> Config:
+    """The run's config, of which nothing is imported."""
+    return dataclasses.replace(run, trust="shown").config()
+
+
 def why_early(run: Run, summary: Mapping[str, Any]) -> str:
     """The reason why a finished run stopped before `train.total_steps`, or the goal that it reached; "" if neither."""
-    settings = run.config().train
+    settings = shown(run).train
     early = summary["env_steps"] < settings.total_steps
     if summary["solved"] and settings.stop is not None:
         goal = f"a mean return of {settings.stop.return_mean:g} over {settings.stop.episodes} training episodes"
@@ -142,8 +149,9 @@ def print_sweep(runs: Sequence[Run], out: str | None) -> None:
     finished = [(run, summary) for run in runs if (summary := run.summary()) is not None]
     if len(finished) < 2:
         return
-    configs = [run.config() for run, _ in finished]
-    labels = make_labels([""] * len(configs), [compared_settings(run) for run, _ in finished])
+    configs = [shown(run) for run, _ in finished]
+    settings = [compared_settings(dataclasses.replace(run, trust="shown")) for run, _ in finished]
+    labels = make_labels([""] * len(configs), settings)
     several = len({config.seed for config in configs}) > 1
     rows = []
     for label, config, (_, summary) in zip(labels, configs, finished, strict=True):

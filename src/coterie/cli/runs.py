@@ -134,7 +134,7 @@ def _open(paths: list[str]) -> list[Run]:
     """The named runs, each once; an error before anything happens to the first."""
     from coterie.runs.run import Run
 
-    found = {Path(path).resolve(): Run.open(path) for path in paths}
+    found = {Path(path).resolve(): Run.open(path, "shown") for path in paths}
     return list(found.values())
 
 

@@ -19,6 +19,7 @@ from coterie.cli.app import (
     RunPath,
     Seed,
     Stochastic,
+    Trust,
     app,
     png_name,
 )
@@ -47,14 +48,16 @@ def match(
     figure: Annotated[str | None, typer.Option(help="PNG file for a heat map of the matrix", callback=png_name)] = None,
     checkpoint: Checkpoint = "best",
     quiet: Quiet = False,
+    trust: Trust = False,
 ) -> None:
     """Play runs against each other in all seats."""
     from coterie.cli.progress import Tasks
+    from coterie.core.lookup import whose
     from coterie.studies import figures
     from coterie.studies.match import match, show
 
-    opened = match.open_players(players, checkpoint)
-    table = match.choose_table(opened, world)
+    opened = match.open_players(players, checkpoint, whose(trust))
+    table = match.choose_table(opened, world, whose(trust))
     with Tasks(len(opened) ** 2, "pairings", quiet or as_json) as tasks:
         matrix = match.cross_play(
             opened, table, episodes, seed, not stochastic, lambda one, other: tasks.doing(f"{one} with {other}")
@@ -91,14 +94,16 @@ def play(
     stochastic: Stochastic = False,
     as_json: AsJson = False,
     checkpoint: Checkpoint = "best",
+    trust: Trust = False,
 ) -> None:
     """Take a seat at a table and play yourself."""
     from coterie.core.group import PlayStopped
+    from coterie.core.lookup import whose
     from coterie.studies import play
     from coterie.training.language_models import actors_unanswered
     from coterie.training.loop import evaluation_seed
 
-    config, player = play.open_table(table, overrides or (), against, checkpoint)
+    config, player = play.open_table(table, overrides or (), against, checkpoint, whose(trust))
     seating = play.take_seat(config, player, seat, show)
     print(play.describe_seats(seating), file=sys.stderr)
     ended: list[play.Episode] = []
@@ -182,15 +187,17 @@ def exploit(
     out: Annotated[str | None, typer.Option(help="directory of the responders (default: RUN/exploit)")] = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
+    trust: Trust = False,
 ) -> None:
     """Train best responses to a run and measure their gains."""
+    from coterie.core.lookup import whose
     from coterie.studies.exploit import show
     from coterie.studies.exploit.deviations import ExploitSpec
     from coterie.studies.exploit.exploit import exploit
 
     spec = ExploitSpec(checkpoint, tuple(group or ()), deviator, learner, steps, episodes, seed, stochastic, by)  # type: ignore[arg-type]  # it checks itself
     with stoppable():
-        result = exploit(run, spec, overrides, out, quiet)
+        result = exploit(run, spec, overrides, out, quiet, whose(trust))
     print(json.dumps(result.to_dict()) if as_json else show.as_table(result))
 
 
@@ -222,6 +229,7 @@ def tune(
     rounds: Annotated[int, typer.Option(help="rounds of a population; after each, bad members copy good ones")] = 10,
     as_json: AsJson = False,
     quiet: Quiet = False,
+    trust: Trust = False,
 ) -> None:
     """Search for better settings; continues a stopped study."""
     from coterie.config.schema import ConfigError
@@ -233,6 +241,7 @@ def tune(
     if score not in ("best", "mean") or (score == "mean" and sampler == "pbt"):
         known = "'best' with --sampler pbt" if sampler == "pbt" else "'best' or 'mean'"
         raise ConfigError(f"--score: expected {known}, got '{score}'")
+    from coterie.core.lookup import whose
     from coterie.studies.tune.tune import Plan
 
     plan = Plan(
@@ -243,6 +252,7 @@ def tune(
         sampler=sampler,  # type: ignore[arg-type]  # checked above
         rounds=rounds,
         score=score,  # type: ignore[arg-type]  # checked above
+        trust=whose(trust),
     )
     with stoppable() as interrupted:
         if (tune_population if sampler == "pbt" else tune_trials)(plan, as_json, quiet):
@@ -316,8 +326,10 @@ def rate(
     ] = None,
     cache: Annotated[str | None, typer.Option(help="SQLite file that caches a model's answers")] = None,
     calls: Annotated[int | None, typer.Option(min=0, help="calls to a model, at most; each pair takes two")] = None,
+    trust: Trust = False,
 ) -> None:
     """Rate runs by comparing their episodes in pairs."""
+    from coterie.core.lookup import whose
     from coterie.core.types import CoterieError
     from coterie.preferences.ratings import INSTRUCTION, RatingSession
     from coterie.studies.rate import judges, rate
@@ -345,7 +357,7 @@ def rate(
         made.view_options.moments if made.view_options.words else None,
         made.template if isinstance(made, judges.ModelJudge) else None,
     )
-    given = rate.rate(session, made, path, pairs)
+    given = rate.rate(session, made, path, pairs, whose(trust))
     write_ratings(session, given, path, pairs, out, as_json)
 
 

@@ -18,6 +18,7 @@ from coterie.cli.app import (
     RunPath,
     Seed,
     Stochastic,
+    Trust,
     app,
 )
 from coterie.cli.outcome import print_counters, print_outcome, print_results, print_sweep, print_unanswered
@@ -32,11 +33,13 @@ def train(
     multirun: Annotated[bool, typer.Option("-m", help="sweep: a=1,2 b=3,4 trains four runs")] = False,
     jobs: Annotated[int, typer.Option(help="runs of a sweep to train at a time, each in its own process")] = 1,
     quiet: Quiet = False,
+    trust: Trust = False,
 ) -> None:
     """Train an experiment and write a run."""
     from coterie import api
     from coterie.cli.progress import Tasks
     from coterie.config.schema import ConfigError
+    from coterie.core.lookup import whose
     from coterie.studies import sweep
     from coterie.training.jobs import demand_jobs
 
@@ -45,10 +48,10 @@ def train(
         if jobs > 1:
             raise ConfigError("--jobs: a single run has one process; -m a=1,2 trains several runs")
         with stoppable() as interrupted:
-            if not print_outcome(api.train(experiment, overrides or [], out, quiet)):
+            if not print_outcome(api.train(experiment, overrides or [], out, quiet, trust)):
                 raise Stopped(interrupted.exit_code)
         return
-    planned = sweep.plan_sweep(experiment, overrides or [], out)
+    planned = sweep.plan_sweep(experiment, overrides or [], out, whose(trust))
 
     before = {number for number, one in enumerate(planned) if (one.directory / "summary.json").is_file()}
     same = "; run the same command to continue"
@@ -60,7 +63,7 @@ def train(
     bar = Tasks(len(planned), "runs", quiet or jobs == 1, lines=False)
     with stoppable() as interrupted, bar:
         left, finished, runs = set(range(len(planned))), True, []
-        for number, run in sweep.run_sweep(experiment, planned, jobs, quiet, interrupted, announce):
+        for number, run in sweep.run_sweep(experiment, planned, jobs, quiet, interrupted, announce, whose(trust)):
             if jobs > 1:
                 announce(number, planned[number])
             bar.advance()
@@ -85,14 +88,15 @@ def resume(
         str | None, typer.Option(metavar="DIRECTORY", help="go on in a new directory; the run stays as it is")
     ] = None,
     quiet: Quiet = False,
+    trust: Trust = False,
 ) -> None:
     """Continue a stopped run, or train a finished one for longer."""
     from coterie import api
     from coterie.runs.run import Run
 
     with stoppable() as interrupted:
-        continued = api.resume(run, overrides, quiet, fork)
-        directory = Run.open(run if fork is None else fork)
+        continued = api.resume(run, overrides, quiet, fork, trust)
+        directory = Run.open(run if fork is None else fork, "shown")
         summary = directory.summary()
         if not continued and summary is not None:
             print(
@@ -116,14 +120,16 @@ def evaluate(
         typer.Option(help="policy in place of the groups that learned: teacher, random, alphabeta:depth=6, …"),
     ] = None,
     transcripts: Annotated[int, typer.Option(min=0, help="text tasks: episodes to print as text")] = 0,
+    trust: Trust = False,
 ) -> None:
     """Evaluate a run's policies, or its teacher, on held-out episodes."""
+    from coterie.core.lookup import whose
     from coterie.core.types import as_metrics
     from coterie.training import table
     from coterie.training.evaluate import actor_metrics, answer_tokens
     from coterie.training.language_models import metrics_unanswered, refuse_silent_models
 
-    loaded = table.load(run, checkpoint, overrides, policy)
+    loaded = table.load(run, checkpoint, overrides, policy, whose(trust))
     actors = [group.actor for group in loaded.groups]
     result = loaded.evaluate(episodes, seed, greedy=not stochastic).to_dict()
     found = actor_metrics(actors)  # read once: some policies count since the last call
@@ -160,11 +166,13 @@ def plans(
     out: Annotated[str, typer.Option(help="JSON file to write")] = "plans.json",
     episodes: Annotated[int, typer.Option(min=1, help="episodes of each kind of play")] = 100,
     group: Annotated[str | None, typer.Option(help="the group that is taught (default: the only one)")] = None,
+    trust: Trust = False,
 ) -> None:
     """Ask an experiment's teacher about the states met in play, and write its plans as a table."""
+    from coterie.core.lookup import whose
     from coterie.training.plan_tables import find_plans
 
-    table = find_plans(experiment, overrides, episodes, group)
+    table = find_plans(experiment, overrides, episodes, group, whose(trust))
     table.write(out)
     print(f"{len(table.plans)} text states, {len(table.skills)} skills: {out}")
 
@@ -181,8 +189,10 @@ def watch(
     stochastic: Stochastic = False,
     fps: Annotated[int | None, typer.Option(min=1, max=60, help="frames per second")] = None,
     checkpoint: Checkpoint = "best",
+    trust: Trust = False,
 ) -> None:
     """Show a run's policies in a video, a terminal or a window."""
+    from coterie.core.lookup import whose
     from coterie.training import build, table
     from coterie.training.language_models import actors_unanswered
     from coterie.training.loop import evaluation_seed
@@ -190,7 +200,7 @@ def watch(
     from coterie.video import films as video
     from coterie.video import mp4
 
-    loaded = table.load(run, checkpoint, overrides)
+    loaded = table.load(run, checkpoint, overrides, trust=whose(trust))
     world = build.build_render_world(loaded.config.world)
     actors = [group.actor for group in loaded.groups]
     kinds = {name: policy_kind(group) for name, group in loaded.config.groups.items()}

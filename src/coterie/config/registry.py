@@ -87,3 +87,4 @@ PREFERENCES = {
     "pairwise_lm": "coterie.advice.bonus:PairwiseBonus",
     "instruction_lm": "coterie.advice.bonus:InstructionBonus",
 }
+TABLES = (WORLDS, POLICIES, LEARNERS, ADVISORS, SHIELDS, PREFERENCES)

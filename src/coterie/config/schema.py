@@ -1,13 +1,14 @@
 """Reads YAML files and overrides into strict, typed settings.
 
 Layers are merged (`extends` < file < overrides) and checked against the settings dataclasses, which are declared in the
-modules that they configure. Errors name the path of the setting and, where possible, the fix. Only this file uses
-OmegaConf and pydantic. It also declares the settings of the training loop, so that reading a config does not import the
-loop.
+modules that they configure. Errors name the path of the setting and, where possible, the fix.
+Only this file and `interpolation.py` use OmegaConf, only this one pydantic. It also declares the settings of the
+training loop, so that reading a config does not import the loop.
 """
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import functools
@@ -18,7 +19,7 @@ import re
 import types as python_types
 import typing
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,10 +29,11 @@ from pydantic import TypeAdapter, ValidationError
 from yaml import MarkedYAMLError, ScalarNode, YAMLError, compose
 from yaml.reader import ReaderError
 
-from coterie.config import classes, registry, renamed
+from coterie.config import classes, interpolation, registry, renamed, trust
+from coterie.config.interpolation import Interpolated, interpolate
 from coterie.core import lookup
 from coterie.core.group import Parameters
-from coterie.core.lookup import suggest
+from coterie.core.lookup import Trust, suggest
 from coterie.core.types import CoterieError
 from coterie.core.validation import at_least
 
@@ -170,6 +172,13 @@ class Part:
 
 
 @dataclass(frozen=True)
+class AsWritten:
+    """Settings of a part that is not looked up, since it is foreign and only shown."""
+
+    values: dict[str, Any]
+
+
+@dataclass(frozen=True)
 class SeatedRun:
     """A policy taken from an earlier run."""
 
@@ -193,6 +202,14 @@ class GroupConfig:
 
 
 @dataclass(frozen=True)
+class Interpolation:
+    """A setting that a config gets from outside, such as the environment: files have its text."""
+
+    text: Any  # as it is written
+    value: Any  # as it is used, in plain values
+
+
+@dataclass(frozen=True)
 class Config:
     """A resolved experiment."""
 
@@ -201,6 +218,18 @@ class Config:
     train: TrainSettings
     seed: int = 0
     experiment: str = "experiment"
+    trust: Trust = field(default="signed", compare=False)  # which of the runs that it names may name code
+    interpolated: dict[interpolation.Path, Interpolation] = field(default_factory=dict, compare=False, repr=False)
+
+    def refuse_unread(self, what: str | Path) -> None:
+        """Raise `Untrusted` for a config that can only be shown."""
+        parts = {"world": self.world}
+        for name, group in self.groups.items():
+            found = {key: getattr(group, key) for key in ("policy", "learner", *DEFAULT_NAMES)}
+            parts |= {f"groups.{name}.{key}": part for key, part in found.items() if isinstance(part, Part)}
+        settings = {path: {"name": part.name} | part.settings.values for path, part in parts.items() if _unread(part)}
+        if settings:
+            raise trust.refusal([one for path, values in settings.items() for one in trust.foreign(values, path)], what)
 
 
 # Layers ---------------------------------------------------------------------------------------------
@@ -233,8 +262,8 @@ def find(name: str, folder: Path | None = None) -> Path:
     raise ConfigError(f"no experiment or file '{name}'{hint} 'coterie list' shows them all")
 
 
-def read(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
-    """Read a file and merge it over the file that it extends."""
+def read(path: Path, seen: tuple[Path, ...] = (), whose: Trust = "all") -> dict[str, Any]:
+    """Read a file and merge it over the file that it extends; of runs among them, `whose` may have foreign settings."""
     path = path.resolve()
     if path in seen:
         raise ConfigError(f"{path.name}: 'extends' runs in a circle: {' -> '.join(p.name for p in (*seen, path))}")
@@ -251,9 +280,12 @@ def read(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
             "write it in quotes"
         )
     parent = layer.pop("extends", None)
+    if whose != "all" and trust.is_of_run(path):
+        with _unreadable():
+            trust.demand(layer, path)
     if parent is None:
         return layer
-    return merge(read(find(str(parent), path.parent), (*seen, path)), layer)
+    return merge(read(find(str(parent), path.parent), (*seen, path), whose), layer)
 
 
 def _boolean_name(settings: Any, at: str = "") -> str | None:
@@ -282,11 +314,11 @@ def _parse(text: str, name: str) -> Any:
     return layer
 
 
-def read_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+def read_settings(settings: Mapping[str, Any], whose: Trust = "all") -> dict[str, Any]:
     """Settings given as a dict, merged over the experiment that they extend."""
     layer: Any = _plain(settings)
     parent = layer.pop("extends", None)
-    return layer if parent is None else merge(read(find(str(parent))), layer)
+    return layer if parent is None else merge(read(find(str(parent)), (), whose), layer)
 
 
 def _plain(value: Any) -> Any:
@@ -415,13 +447,23 @@ def sweep(overrides: list[str]) -> list[list[str]]:
 # Checking ---------------------------------------------------------------------------------------------
 
 
-def resolve(layer: dict[str, Any], experiment: str) -> Config:
-    """Check merged layers, fill in defaults, and return the config."""
-    layer = _interpolated(layer)
+def resolve(layer: dict[str, Any], experiment: str, whose: Trust = "signed", signed: bool = False) -> Config:
+    """Check merged layers, fill in defaults, and return the config.
+
+    `whose`: runs that the config names may have foreign settings if they are `signed` by this user, or `all` may.
+    With `shown` the config can be shown but not played: nothing foreign is looked up, except code of a config that is
+    `signed` itself and whose modules are imported already.
+    """
+    with _unreadable():
+        known = interpolate(layer, call=whose != "shown")
+        if whose == "shown" and signed:
+            known = _with_own_numbers(layer, known)
+    layer = known.settings
+    read_part = functools.partial(_shown_part, signed=signed) if whose == "shown" else part
     _demand_sections(layer, experiment)
     if layer.get("schema", SCHEMA) != SCHEMA:
         raise ConfigError(f"schema: this version reads schema {SCHEMA}, got {layer['schema']!r}")
-    world = part(registry.WORLDS, layer.get("world"), "world")
+    world = read_part(registry.WORLDS, layer.get("world"), "world")
     groups = layer.get("groups")
     if not isinstance(groups, dict) or not groups:
         raise ConfigError("groups: at least one group is needed, for example groups: {team: {agents: 'agent_*'}}")
@@ -433,7 +475,7 @@ def resolve(layer: dict[str, Any], experiment: str) -> Config:
     train = settings_from(TrainSettings, layer.get("train") or {}, "train")
     if train.stop is not None and train.stop.group not in (None, *groups):
         raise ConfigError(f"train.stop.group: no group '{train.stop.group}'; there are {', '.join(map(str, groups))}")
-    if train.workers and dataclasses.asdict(world.settings).get("processes"):
+    if train.workers and _plain_settings(world).get("processes"):
         raise ConfigError(
             "world.processes and train.workers cannot be used together: "
             "a worker cannot start processes; set one of them to 0"
@@ -443,8 +485,75 @@ def resolve(layer: dict[str, Any], experiment: str) -> Config:
     name = _value(str, layer.get("experiment", experiment), "experiment")
     if not name or Path(name).is_absolute() or ".." in Path(name).parts:  # runs/NAME is where its runs go
         raise ConfigError(f"experiment: expected a name such as 'mine' or 'ablations/mine', got '{name}'")
-    groups = {str(group): _group(settings, f"groups.{group}") for group, settings in groups.items()}
-    return Config(world, groups, train, seed, name)
+    groups = {str(group): _group(settings, f"groups.{group}", read_part) for group, settings in groups.items()}
+    config = Config(world, groups, train, seed, name, whose)
+    written = known.literal | known.calls
+    return dataclasses.replace(config, interpolated=_interpolations(written, config)) if written else config
+
+
+def _with_own_numbers(layer: dict[str, Any], known: Interpolated) -> Interpolated:
+    """The seed and the settings of training from outside as they are used: those of a user's own run can be shown."""
+    if not any(path[0] in ("seed", "train") for path in known.calls):
+        return known
+    used = interpolate({name: value for name, value in layer.items() if name in ("seed", "train")}, call=True).settings
+    return known._replace(settings=known.settings | used)
+
+
+def _interpolations(written: dict[interpolation.Path, Any], config: Config) -> dict[interpolation.Path, Interpolation]:
+    """The texts for settings that come from outside, by path; a world's id is the end of its name."""
+    plain, found = to_dict(config), dict[interpolation.Path, Interpolation]()
+    if "/" in str(name := written.get(("world", "name"), "")):
+        written = written | {("world", "id"): str(name).partition("/")[2]}
+    for path, text in written.items():
+        at = _section(plain, path)
+        last = next(iter(at), "") if path[-1] == SHORT_FORM else path[-1]  # of a short form: the first setting
+        if last in at and at[last] != text:
+            found[*path[:-1], last] = Interpolation(text, at[last])
+    return found
+
+
+def _section(settings: Any, path: interpolation.Path) -> dict[str, Any]:
+    """The section of plain settings in which a path ends; empty where there is none."""
+    for step in path[:-1]:
+        settings = settings.get(step) if isinstance(settings, dict) else None
+    return settings if isinstance(settings, dict) else {}
+
+
+def _shown_part(table: dict[str, str], value: Any, path: str, signed: bool) -> Part:
+    """A part that is only shown: one with foreign settings keeps them as they are written."""
+    given = {"name": value} if isinstance(value, str) else value
+    if not isinstance(given, dict):
+        return part(table, value, path)
+    found = trust.foreign(given, path)
+    if signed:  # servers and files are this user's own
+        found = [one for one in found if one.kind == "environment" or (one.kind == "code" and not one.imported)]
+    if not found:
+        return part(table, value, path)
+    name = given.get("name", DEFAULT_NAMES.get(path.rpartition(".")[2], ""))
+    return Part(str(name), AsWritten({key: entry for key, entry in given.items() if key != "name"}))
+
+
+def shown_class(table: dict[str, str], one: Part) -> Any:
+    """The class of a part of a run that is shown; None where it is foreign."""
+    return None if _unread(one) else lookup.look_up(table, one.name)
+
+
+def _unread(one: Part) -> bool:
+    return isinstance(one.settings, AsWritten)
+
+
+def _plain_settings(one: Part) -> dict[str, Any]:
+    return one.settings.values if isinstance(one.settings, AsWritten) else dataclasses.asdict(one.settings)
+
+
+@contextlib.contextmanager
+def _unreadable() -> typing.Iterator[None]:
+    """Name the setting whose interpolation fails."""
+    try:
+        yield
+    except OmegaConfBaseException as error:
+        at = error.full_key or "settings"
+        raise ConfigError(f"{at}: cannot be resolved: {_reason(error)}") from None
 
 
 def _demand_sections(layer: dict[str, Any], experiment: str) -> None:
@@ -464,16 +573,26 @@ def _paths_to(name: str, config: Config) -> list[str]:
     return list(dict.fromkeys(".".join(steps[: steps.index(name) + 1]) for steps in split if name in steps))
 
 
-def load(experiment: str | Path | Mapping[str, Any], overrides: list[str] | str | None = None) -> Config:
-    """Load an experiment by name, file or settings, with overrides."""
+def load(
+    experiment: str | Path | Mapping[str, Any], overrides: list[str] | str | None = None, whose: Trust = "signed"
+) -> Config:
+    """Load an experiment by name, file or settings, with overrides.
+
+    Its author is this user, so it may name code; of the runs that it names or extends, those of `whose` may.
+    """
     if isinstance(experiment, Mapping):
-        return resolve(merge(read_settings(experiment), parse_overrides(overrides or [])), "experiment")
-    path = find(str(experiment))
-    return resolve(merge(read(path), parse_overrides(overrides or [])), name_of(path))
+        layer, name = read_settings(experiment, whose), "experiment"
+    else:
+        path = find(str(experiment))
+        layer, name = read(path, (), whose), name_of(path)
+    return resolve(merge(layer, parse_overrides(overrides or [])), name, whose)
 
 
 def to_dict(config: Config) -> dict[str, Any]:
-    """Return the config with every default as plain values; `resolve` accepts them."""
+    """Return the config with every default as plain values; `resolve` accepts them.
+
+    What comes from outside, such as the environment, stands there as it is written: `${oc.env:NAME}`.
+    """
 
     def written(value: Part | SeatedRun | None) -> dict[str, Any] | None:
         match value:
@@ -481,8 +600,8 @@ def to_dict(config: Config) -> dict[str, Any]:
                 return None
             case SeatedRun():
                 return dataclasses.asdict(value)
-            case Part(name, settings):
-                return {"name": name} | dataclasses.asdict(settings)
+            case Part(name):
+                return {"name": name} | _plain_settings(value)
 
     groups = {
         name: {
@@ -506,6 +625,10 @@ def to_dict(config: Config) -> dict[str, Any]:
         "train": dataclasses.asdict(config.train),
     }
     result: dict[str, Any] = json.loads(json.dumps(plain))  # tuples become lists
+    for path, one in config.interpolated.items():
+        at, last = _section(result, path), path[-1]
+        if last in at and at[last] == one.value:  # a study may have replaced it
+            at[last] = one.text
     return result
 
 
@@ -529,18 +652,10 @@ def _dump(settings: str) -> str:
     return OmegaConf.to_yaml(OmegaConf.create(json.loads(settings)))
 
 
-def _interpolated(layer: dict[str, Any]) -> dict[str, Any]:
-    if "${" not in repr(layer):  # the usual case, and a hundred times as fast
-        return copy.deepcopy(layer)
-    try:
-        result = OmegaConf.to_container(OmegaConf.create(layer), resolve=True)
-    except OmegaConfBaseException as error:
-        at = error.full_key or "settings"
-        raise ConfigError(f"{at}: cannot be resolved: {_reason(error)}") from None
-    return typing.cast(dict[str, Any], result)
+ReadPart = typing.Callable[[dict[str, str], Any, str], Part]
 
 
-def _group(value: Any, path: str) -> GroupConfig:
+def _group(value: Any, path: str, read_part: ReadPart) -> GroupConfig:
     if not isinstance(value, dict):
         raise ConfigError(f"{path}: expected the settings of a group, got {value!r}")
     _only(value, ("agents", "parameters", "policy", "learner", "preference", "advisor", "constraints", "start"), path)
@@ -552,7 +667,7 @@ def _group(value: Any, path: str) -> GroupConfig:
     if isinstance(policy, dict) and "run" in policy:
         chosen: Part | SeatedRun = _seated_run(policy, f"{path}.policy")
     else:
-        chosen = part(registry.POLICIES, policy, f"{path}.policy")
+        chosen = read_part(registry.POLICIES, policy, f"{path}.policy")
 
     def optional(table: dict[str, str], key: str) -> Part | None:
         given = value.get(key)
@@ -561,13 +676,13 @@ def _group(value: Any, path: str) -> GroupConfig:
             if rest:
                 raise ConfigError(f"{path}.{key}: none has no settings, got {', '.join(rest)}")
             return None
-        return None if given in (None, "none") else part(table, given, f"{path}.{key}")
+        return None if given in (None, "none") else read_part(table, given, f"{path}.{key}")
 
     return GroupConfig(
         _value(tuple[str, ...], agents, f"{path}.agents"),
         chosen,
         optional(registry.LEARNERS, "learner"),
-        part(registry.PREFERENCES, value.get("preference") or {}, f"{path}.preference"),
+        read_part(registry.PREFERENCES, value.get("preference") or {}, f"{path}.preference"),
         _value(Parameters, value.get("parameters", "shared"), f"{path}.parameters"),
         optional(registry.ADVISORS, "advisor"),
         optional(registry.SHIELDS, "constraints"),

@@ -17,7 +17,8 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
     """
     temporary = path.with_name(f".{path.name}.tmp")
     try:
-        with open(temporary, "wb") as file:
+        temporary.unlink(missing_ok=True)  # of a process that was killed, or a link that leads elsewhere
+        with open(temporary, "xb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())

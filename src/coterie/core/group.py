@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, 
 import numpy as np
 
 from coterie.core.decisions import Decisions, Joint
+from coterie.core.lookup import Trust
 from coterie.core.types import (
     Advice,
     AgentType,
@@ -64,6 +65,7 @@ class GroupSpec:
     world: World | None = None  # as it was built; None: observations come from outside a world
     advice: AdviceUse | None = None  # how the group uses advice; None: it gets none
     learns: bool = False  # a learner improves the group, in this process or in another
+    trust: Trust = "signed"  # which of the runs that its settings name may name code
 
     @property
     def parameter_sets(self) -> int:

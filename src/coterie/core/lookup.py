@@ -9,9 +9,17 @@ import importlib
 import inspect
 import typing
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Literal
 
 from coterie.core.settings import Settings
+
+Trust = Literal["shown", "signed", "all"]  # whose runs may name code: nobody's, this user's own, everybody's
+
+
+def whose(trust: bool) -> Trust:
+    """The runs that may name code: with `trust` all of them, else this user's own."""
+    return "all" if trust else "signed"
+
 
 _evaluated_hints = functools.cache(typing.get_type_hints)
 
@@ -27,15 +35,26 @@ def family(table: dict[str, str], name: str) -> tuple[str, str]:
     return (f"{head}/", rest) if slash and f"{head}/" in table else (name, "")
 
 
+def split_address(text: str) -> tuple[str, str] | None:
+    """Module and name of `package.module:Name`; None for any other text.
+
+    Nothing else is ever imported by name, so what a config imports can be read off its texts (`config/trust.py`).
+    """
+    module, _, attribute = text.partition(":")
+    names = [*module.split("."), attribute]
+    return (module, attribute) if all(map(str.isidentifier, names)) else None
+
+
 def look_up(table: dict[str, str], name: str) -> Any:
     """The class, function or object behind a name, or behind `package.module:Name`."""
     entry = family(table, name)[0]
     address = table.get(entry, entry)
-    if ":" not in address:
+    found = split_address(address)
+    if found is None:
         module, dot, attribute = address.rpartition(".")
-        hint = f"; did you mean '{module}:{attribute}'?" if dot and "/" not in name else ""
+        hint = f"; did you mean '{module}:{attribute}'?" if dot and not {"/", ":"} & set(name) else ""
         raise LookupError(f"no '{name}' here (known: {', '.join(table)}; custom: package.module:Name){hint}")
-    module, _, attribute = address.partition(":")
+    module, attribute = found
     try:
         return getattr(importlib.import_module(module), attribute)
     except ModuleNotFoundError as error:

@@ -23,6 +23,11 @@ def without_colours(text: str) -> str:
     return _SEQUENCE.sub("", _PIXELS.sub(_shade, text))
 
 
+def printable(text: str) -> str:
+    """A text of somebody else without the characters that change a terminal; lines stay."""
+    return "".join(sign if sign.isprintable() or sign == "\n" else repr(sign)[1:-1] for sign in text)
+
+
 def _shade(pixels: re.Match[str]) -> str:
     """The character for two pixels, by their mean luma."""
     red, green, blue = ((int(pixels[i]) + int(pixels[i + 3])) / 510 for i in (1, 2, 3))

@@ -6,6 +6,7 @@ holds the run's lock, so that nobody deletes it or trains it a second time.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -103,7 +104,8 @@ def study_locked(trials: Path, study: Path) -> Iterator[None]:
 @contextmanager
 def _held(path: Path, refusal: str) -> Iterator[None]:
     """Hold the lock of a file, which a process releases when it ends, however it ends."""
-    with open(path, "w") as file:
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)  # a link could lead to any file
+    with open(handle, "w") as file:
         until = time.monotonic() + LOOK
         while True:
             try:
@@ -129,10 +131,13 @@ def in_study(run: Run) -> bool:
 def is_locked(path: Path) -> bool:
     """Whether a process holds the lock of this file."""
     try:
-        with open(path) as file:
+        with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)) as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except FileNotFoundError:
         return False
     except BlockingIOError:
         return True
+    except OSError as error:
+        if error.errno != errno.ELOOP:  # a link is no lock
+            raise
     return False

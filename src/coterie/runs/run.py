@@ -7,12 +7,14 @@ import logging
 import re
 import shutil
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from coterie.config import schema as configs
+from coterie.config import trust as trusts
 from coterie.core.files import replacing
+from coterie.core.lookup import Trust
 from coterie.core.types import CoterieError, State
 from coterie.runs import checkpoint
 from coterie.runs.data_frames import data_frame
@@ -31,11 +33,12 @@ class Run:
     """The files of a run."""
 
     path: Path
+    trust: Trust = field(default="shown", compare=False)  # whether it is only shown, or whose code it may run
 
     @classmethod
-    def open(cls, path: str | Path) -> Run:
-        """Open an existing run."""
-        run = cls(Path(path))
+    def open(cls, path: str | Path, trust: Trust = "signed") -> Run:
+        """Open an existing run, to be played unless `trust` is `shown`."""
+        run = cls(Path(path), trust)
         if not run.config_file.is_file():
             below = sorted(str(found.parent) for found in run.path.glob("*/config.yaml"))
             hint = f"; below it there are {', '.join(below[:5])}{', …' if len(below) > 5 else ''}" if below else ""
@@ -47,7 +50,7 @@ class Run:
         """Create a run; an existing one is never overwritten."""
         if (path / "config.yaml").exists():
             raise CoterieError(f"'{path}' already holds a run; choose another --out, or 'coterie resume {path}'")
-        run = cls(path)
+        run = cls(path, settings.trust)
         run.checkpoints.mkdir(parents=True, exist_ok=True)
         run.write_config(settings, 0, History())  # whatever lies there from an earlier run
         return run
@@ -74,9 +77,23 @@ class Run:
         return self.path / "checkpoints"
 
     def config(self, overrides: list[str] | str | None = None) -> configs.Config:
-        """The run's resolved config, with overrides applied."""
+        """The run's resolved config, with overrides applied.
+
+        Raises `Untrusted` if it names code, or reaches out of its directory in another way, and is not this user's own;
+        a run that is only shown has such parts as they are written.
+        """
         layer = configs.read(self.config_file)
-        return configs.resolve(configs.merge(layer, configs.parse_overrides(overrides or [])), "experiment")
+        if self.trust == "signed":
+            trusts.demand(layer, self.config_file)
+        signed = self.trust == "shown" and trusts.is_signed(self.config_file)
+        merged = configs.merge(layer, configs.parse_overrides(overrides or []))
+        return configs.resolve(merged, "experiment", self.trust, signed)
+
+    def playable(self, overrides: list[str] | str | None = None) -> configs.Config:
+        """The config, of which everything is looked up: raises `Untrusted` where it can only be shown."""
+        config = self.config(overrides)
+        config.refuse_unread(self.path)
+        return config
 
     def discard_unstarted(self) -> None:
         """Remove what a run wrote that recorded nothing, so that its directory is free again; other files stay."""
@@ -87,14 +104,14 @@ class Run:
         for file in (
             self.metrics_file,
             self.config_file,
-            *(self.path / n for n in (HISTORY, PROVENANCE, LOCK, "tracking.json")),
+            *(self.path / n for n in (HISTORY, PROVENANCE, LOCK, trusts.SIGNATURE, "tracking.json")),
         ):
             file.unlink(missing_ok=True)
         if not any(self.path.iterdir()):
             self.path.rmdir()
 
     def write_config(self, settings: configs.Config, step: int = 0, history: History | None = None) -> None:
-        """Write the resolved config, which holds from this step on, and before it the run's history.
+        """Write and sign the resolved config, which holds from this step on, and before it the run's history.
 
         The history is that of this run, or the given one.
         """
@@ -103,6 +120,7 @@ class Run:
         if after != before or history is not None:
             write_text(self.path / HISTORY, to_json(after))
         write_text(self.config_file, configs.to_yaml(settings))
+        trusts.sign(self.config_file)
 
     def history(self) -> History:
         """All settings that the run was trained with, and the run that it continues."""
@@ -140,7 +158,11 @@ class Run:
     def videos(self) -> list[Path]:
         """Videos of evaluation episodes, `step-N.gif`, oldest policies first."""
         found = sorted((self.path / "videos" / "eval").glob("step-*.gif"))
-        return [path for path in found if STEP.fullmatch(path.stem.removeprefix("step-"))]
+        return [path for path in found if STEP.fullmatch(path.stem.removeprefix("step-")) and self.holds(path)]
+
+    def holds(self, file: Path) -> bool:
+        """Whether a file is one of the run's directory; a link may lead to any other, which nobody shows."""
+        return file.is_file() and file.resolve().is_relative_to(self.path.resolve())
 
     # Checkpoints: step-N holds everything, best-N the policies that evaluated best
 

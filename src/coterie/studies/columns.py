@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import textwrap
 
+from coterie.policies.ansi import printable
+
 WIDTH = 80
 NAME_WIDTH = 30  # of the first column; a longer name gets its own line
 SHORTEST = 12  # characters of a name that is shortened
@@ -17,7 +19,7 @@ def columns(head: Row, rows: list[Row], left: int = 1) -> list[str]:
     Columns without a word in any row are left out.
     """
     used = [i for i in range(len(head)) if i < left or not rows or any(row[i] for row in rows)]
-    head, rows = [head[i] for i in used], [[row[i] for i in used] for row in rows]
+    head, rows = [head[i] for i in used], [[printable(row[i]) for i in used] for row in rows]
     widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
     for i in range(1, min(left, len(head))):
         room = WIDTH - 2 - sum(width + 2 for k, width in enumerate(widths) if k != i)

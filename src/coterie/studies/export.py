@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from coterie.config import registry
 from coterie.core import seeding
 from coterie.core.group import Group
-from coterie.core.lookup import suggest
+from coterie.core.lookup import Trust, suggest
 from coterie.core.sampling import random_actions
 from coterie.core.trees import map_tree
 from coterie.core.types import Array, Box, CoterieError, Discrete, MultiDiscrete, Tree, View
@@ -220,12 +220,13 @@ def export(
     torchscript: str | Path | None = None,
     group: str | None = None,
     checkpoint: str = "best",
+    trust: Trust = "signed",
 ) -> Exported:
     """Write a run's policy as ONNX, TorchScript or both, and check that the files decide as the policy does."""
     wanted = [(Path(path), write) for path, write in ((onnx, write_onnx), (torchscript, write_torchscript)) if path]
     if not wanted:
         raise CoterieError("export: name a file: --onnx FILE, --torchscript FILE, or both")
-    loaded = table.load(run, checkpoint)
+    loaded = table.load(run, checkpoint, trust=trust)
     chosen = choose_group(loaded.groups, group)
     policy: Any = chosen.policy
     policy.net.to("cpu")

@@ -15,6 +15,7 @@ from coterie.config import registry, schema
 from coterie.core import lookup
 from coterie.core.game import game_of
 from coterie.core.group import Actor
+from coterie.core.lookup import Trust
 from coterie.core.types import CoterieError
 from coterie.core.world import HasExpert, Renderable, World
 from coterie.nn.threads import fixed_threads
@@ -46,15 +47,15 @@ class Seating:
 
 
 def open_table(
-    name: str, overrides: Sequence[str], against: str | None, checkpoint: str
+    name: str, overrides: Sequence[str], against: str | None, checkpoint: str, trust: Trust = "signed"
 ) -> tuple[schema.Config, Player | None]:
     """The table of a run, an experiment or a world by its name, and who has the other seats; None: not said."""
     if (Path(name) / "config.yaml").is_file():
-        table = load(name, checkpoint, list(overrides))
+        table = load(name, checkpoint, list(overrides), trust=trust)
         config, player = table.config, Player(name, table)
     else:
-        config, player = schema.load(_world_alone(name) or name, list(overrides)), None
-    return config, player if against is None else open_players([against], checkpoint)[0]
+        config, player = schema.load(_world_alone(name) or name, list(overrides), trust), None
+    return config, player if against is None else open_players([against], checkpoint, trust)[0]
 
 
 def _world_alone(name: str) -> dict[str, Any] | None:

@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 from coterie.config import schema
 from coterie.config.schema import ConfigError
+from coterie.core.lookup import Trust
 from coterie.runs.interrupt import Interrupted, Interruption
 from coterie.runs.run import Run
 from coterie.studies.report.report import write_report
@@ -33,11 +34,15 @@ Experiment = str | Path | Mapping[str, Any]  # a name, a file, or settings
 Begin = Callable[[int, Combination], None]  # called before a run begins, with its number
 
 
-def plan_sweep(experiment: Experiment, words: Sequence[str], out: str | Path | None) -> list[Combination]:
+def plan_sweep(
+    experiment: Experiment, words: Sequence[str], out: str | Path | None, trust: Trust = "signed"
+) -> list[Combination]:
     """The runs of `a=1,2 b=3,4`, all checked; directories are named by the settings that are swept."""
     combinations = schema.sweep(list(words))
     names = directory_names(words, combinations)
-    configs = [start.check(experiment, combination) for combination in combinations]  # before the first one trains
+    configs = [
+        start.check(experiment, combination, trust) for combination in combinations
+    ]  # before the first one trains
     settings = [schema.to_dict(config) for config in configs]
     planned: list[Combination] = []
     for number, (name, combination, config) in enumerate(zip(names, combinations, configs, strict=True)):
@@ -72,16 +77,22 @@ def refuse_twice(combination: Sequence[str]) -> NoReturn:
 
 def demand_same(directory: Path, config: schema.Config) -> None:
     """Refuse a directory that holds a run with other settings."""
-    if (directory / "config.yaml").is_file() and schema.to_dict(Run.open(directory).config()) != schema.to_dict(config):
+    if (directory / "config.yaml").is_file() and _written(directory) != schema.to_dict(config):
         raise ConfigError(f"'{directory}' holds a run with other settings; choose another --out")
 
 
-def train_one(experiment: Experiment, overrides: list[str], directory: str, quiet: bool) -> None:
+def _written(directory: Path) -> dict[str, Any]:
+    return schema.to_dict(Run.open(directory, "shown").config())
+
+
+def train_one(
+    experiment: Experiment, overrides: list[str], directory: str, quiet: bool, trust: Trust = "signed"
+) -> None:
     """Train a run, resume it, or leave it alone if it has finished."""
     if (Path(directory) / "config.yaml").is_file():
-        start.resume(directory, None, quiet, write_report)
+        start.resume(directory, None, quiet, write_report, trust)
     else:
-        start.train(experiment, overrides, directory, quiet, write_report)
+        start.train(experiment, overrides, directory, quiet, write_report, trust)
 
 
 def run_sweep(
@@ -91,6 +102,7 @@ def run_sweep(
     quiet: bool,
     interrupted: Interruption,
     begin: Begin = lambda number, combination: None,
+    trust: Trust = "signed",
 ) -> Iterator[tuple[int, Run]]:
     """Train all runs; yields (number, run) as they end, stopped ones included."""
     demand_jobs(jobs)
@@ -100,17 +112,17 @@ def run_sweep(
                 return
             begin(number, one)
             try:
-                train_one(experiment, one.overrides, str(one.directory), quiet)
+                train_one(experiment, one.overrides, str(one.directory), quiet, trust)
             except Interrupted:  # before its first checkpoint
                 return
-            yield number, Run.open(one.directory)
+            yield number, Run.open(one.directory, trust)
         return
     waiting = []
     for number, one in enumerate(planned):
         if (one.directory / "summary.json").is_file():  # finished: no process is needed
-            yield number, Run.open(one.directory)
+            yield number, Run.open(one.directory, trust)
         else:
             waiting.append(number)
-    tasks = [(experiment, planned[number].overrides, str(planned[number].directory), True) for number in waiting]
+    tasks = [(experiment, planned[number].overrides, str(planned[number].directory), True, trust) for number in waiting]
     for index, _ in run_parallel(train_one, tasks, jobs, interrupted):
-        yield waiting[index], Run.open(planned[waiting[index]].directory)
+        yield waiting[index], Run.open(planned[waiting[index]].directory, trust)

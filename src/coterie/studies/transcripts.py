@@ -9,7 +9,7 @@ from html import escape
 import numpy as np
 
 from coterie.config import registry
-from coterie.core import lookup
+from coterie.config.schema import shown_class
 from coterie.core.text import HasTranscript, Utterance
 from coterie.core.types import CoterieError
 from coterie.runs.run import Run
@@ -75,9 +75,9 @@ def record_transcripts(table: Table, episodes: int, seed: int = 0, greedy: bool 
 
 def report_section(runs: Sequence[Run]) -> list[str]:
     """A few transcripts of the first run's best policies; nothing for worlds that are not played by writing."""
-    if not isinstance(lookup.look_up(registry.WORLDS, runs[0].config().world.name), HasTranscript):
+    if not isinstance(shown_class(registry.WORLDS, runs[0].config().world), HasTranscript):
         return []  # the class, not an instance: worlds may be expensive
-    table = load(runs[0].path)
+    table = load(runs[0])
     parts = ["<h2>Transcripts</h2>", f"<p class=quiet>{NOTE}</p>"]
     for number, one in enumerate(record_transcripts(table, SHOWN)):
         end = "solved" if one.success else "not solved"

@@ -12,6 +12,7 @@ import numpy as np
 
 from coterie.config import classes, registry
 from coterie.config.schema import Config, ConfigError, GroupConfig, Part, SeatedRun
+from coterie.config.trust import Untrusted
 from coterie.core import lookup
 from coterie.core.game import NoGame
 from coterie.core.group import (
@@ -117,6 +118,7 @@ def build_group_specs(config: Config, world: World) -> dict[str, GroupSpec]:
             world.state_size or joined_size(world.agent_types),
             world.simultaneous,
             world=world,
+            trust=config.trust,
         )
     missing = [agent for agent in every if agent not in group_of]
     if missing:
@@ -188,7 +190,7 @@ def advising_actor(settings: Any, group_spec: GroupSpec) -> Actor:
     assert group_spec.world is not None
     try:
         chosen = seated_policy(settings.policy, settings.checkpoint)
-    except ConfigError:
+    except (ConfigError, Untrusted):
         raise
     except CoterieError as error:
         raise ConfigError(f"groups.{group_spec.group}.advisor.policy: {error}") from None
@@ -251,11 +253,11 @@ def build_run_actor(chosen: SeatedRun, group_spec: GroupSpec, world: World, lear
 
     try:
         refuse_circle(chosen, group_spec)
-        directory = run.Run.open(chosen.run)
-        earlier = directory.config()
+        directory = run.Run.open(chosen.run, group_spec.trust)
+        earlier = directory.playable()
         name = source_group(chosen, group_spec, earlier)
         saved = directory.load_checkpoint(str(chosen.checkpoint))["policies"][name]
-    except ConfigError:
+    except (ConfigError, Untrusted):
         raise
     except CoterieError as error:
         path = f"groups.{group_spec.group}.policy"
@@ -295,13 +297,13 @@ def start_groups(config: Config, groups: Sequence[Group]) -> None:
         if chosen is None:
             continue
         try:
-            directory = run.Run.open(chosen.run)
-            name = source_group(chosen, group.actor.group_spec, directory.config(), "start")
+            directory = run.Run.open(chosen.run, config.trust)
+            name = source_group(chosen, group.actor.group_spec, directory.playable(), "start")
             saved = directory.load_checkpoint(str(chosen.checkpoint))["policies"][name]
             group.policy.start_from(saved)
             if group.learner is not None:
                 group.learner.policy_started()
-        except ConfigError:
+        except (ConfigError, Untrusted):
             raise
         except (CoterieError, ValueError) as error:
             raise ConfigError(f"{path}: {error}") from None
@@ -323,7 +325,7 @@ def refuse_circle(chosen: Part | SeatedRun, group_spec: GroupSpec) -> None:
 
     seen: set[tuple[Path, str]] = set()
     while isinstance(chosen, SeatedRun):
-        earlier = run.Run.open(chosen.run).config()
+        earlier = run.Run.open(chosen.run, group_spec.trust).playable()
         place = (Path(chosen.run).resolve(), source_group(chosen, group_spec, earlier))
         if place in seen:
             raise ConfigError(
@@ -341,7 +343,8 @@ def policy_of(earlier: Config, name: str) -> Part | SeatedRun:
     chosen = earlier.groups[name].policy
     if not isinstance(chosen, SeatedRun) or chosen.group is not None:
         return chosen
-    return dataclasses.replace(chosen, group=name if name in run.Run.open(chosen.run).config().groups else None)
+    known = run.Run.open(chosen.run, "shown").config().groups
+    return dataclasses.replace(chosen, group=name if name in known else None)
 
 
 def source_group(

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from coterie.algorithms.imitation import demonstrations
 from coterie.config import schema
+from coterie.core.lookup import Trust
 from coterie.core.types import CoterieError
 from coterie.runs.run import Run
 from coterie.training.loop import Report
@@ -26,22 +27,23 @@ def clone(
     out: str | Path | None = None,
     quiet: bool = False,
     report: Report | None = None,
+    trust: Trust = "signed",
 ) -> Run:
     """Train an experiment's policies to imitate demonstrations; returns the run."""
     if not paths:
         raise schema.ConfigError("--demonstrations: name at least one directory that 'coterie demonstrate' has written")
     given = [overrides] if isinstance(overrides, str) else list(overrides or [])
-    return train(experiment, [*cloning_overrides(experiment, paths), *given], out, quiet, report)
+    return train(experiment, [*cloning_overrides(experiment, paths, trust), *given], out, quiet, report, trust)
 
 
-def cloning_overrides(experiment: str, paths: Sequence[str | Path]) -> list[str]:
+def cloning_overrides(experiment: str, paths: Sequence[str | Path], trust: Trust = "signed") -> list[str]:
     """The settings that make an experiment imitate; other overrides come after them.
 
     Groups of the demonstrations learn; others keep their policies as they are. An iteration is one pass over the
     decisions, or several passes over few.
     """
     folders = [demonstrations.find(path).absolute() for path in paths]
-    config = schema.load(experiment)
+    config = schema.load(experiment, whose=trust)
     recorded = demonstrations.groups(folders[0])
     cloned = [name for name in config.groups if name in recorded] or (
         list(config.groups) if len(config.groups) == len(recorded) == 1 else []
@@ -77,13 +79,14 @@ def _imitator(policy: schema.Part | schema.SeatedRun) -> str:
     return "sft" if isinstance(policy, schema.Part) and policy.name == "causal_lm" else "bc"
 
 
-def ensemble_overrides(experiment: str, members: int) -> list[str]:
+def ensemble_overrides(experiment: str, members: int, trust: Trust = "signed") -> list[str]:
     """The settings that replace each learning group's network by an ensemble of such networks."""
     words = []
-    for name, group in schema.load(experiment).groups.items():
+    config = schema.load(experiment, whose=trust)
+    for name, group in config.groups.items():
         if group.learner is None or not isinstance(group.policy, schema.Part) or group.policy.name != "network":
             continue
-        settings = schema.to_dict(schema.load(experiment))["groups"][name]["policy"]
+        settings = schema.to_dict(config)["groups"][name]["policy"]
         network = json.dumps({key: value for key, value in settings.items() if key != "name"})
         path = f"groups.{name}.policy"
         words += [f"{path}.name=ensemble", f"{path}.members={members}", f"{path}.network={network}"]

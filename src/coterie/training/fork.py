@@ -11,6 +11,7 @@ from typing import Any
 
 from coterie.config import schema
 from coterie.core.files import replacing
+from coterie.core.lookup import Trust
 from coterie.core.types import CoterieError, State
 from coterie.runs import checkpoint
 from coterie.runs.provenance import locked
@@ -29,14 +30,15 @@ def fork(
     overrides: list[str] | str | None = None,
     quiet: bool = False,
     report: Report | None = None,
+    trust: Trust = "signed",
 ) -> Run:
     """Continue a run in a new directory, with changed settings; the run itself stays as it is."""
-    parent = Run.open(path)
-    before, settings = parent.config(), parent.config(overrides)
+    parent = Run.open(path, trust)
+    before, settings = parent.playable(), parent.playable(overrides)
     refuse_other_counting(before, settings)
     if out == "":  # of a shell variable that is not set
         raise schema.ConfigError("--fork: expected a directory, got ''")
-    child = Run(Path(out))
+    child = Run(Path(out), settings.trust)
     refuse_own_policies(child, settings)
     if child.path.exists() and (not child.path.is_dir() or any(child.path.iterdir())):
         raise CoterieError(f"'{out}' is there already; --fork needs a new directory")
@@ -62,7 +64,7 @@ def _copied(parent: Run, child: Run, before: schema.Config, settings: schema.Con
             f"train.total_steps: '{parent.path}' is at {step:,} steps, so nothing would be left to train; "
             f"got {settings.train.total_steps:,}"
         )
-    begun = Run(child.path.with_name(f".{child.path.name}.fork"))
+    begun = Run(child.path.with_name(f".{child.path.name}.fork"), child.trust)
     if begun.path.exists():  # of a fork that was killed
         shutil.rmtree(begun.path)
     begun.checkpoints.mkdir(parents=True)

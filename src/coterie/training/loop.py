@@ -438,9 +438,9 @@ def finish(training: Training, speed: float) -> dict[str, Any]:
     saved = run.load_checkpoint("best")
     for group in training.groups:
         group.policy.load(saved["policies"][group.name])
+    written = to_dict(training.config)
     summary = {
-        "experiment": training.config.experiment,
-        "seed": training.config.seed,
+        **{name: written[name] for name in ("experiment", "seed")},
         "env_steps": training.env_steps,
         "wall_s": round(training.wall, 3),
         "steps_per_s": round(speed, 1),

@@ -6,6 +6,7 @@ from coterie.advice.policy import AdvisorPolicy
 from coterie.config import schema
 from coterie.config.schema import ConfigError
 from coterie.core.group import Actor, Advisor
+from coterie.core.lookup import Trust
 from coterie.lm.plans import PlanTable
 from coterie.training import build
 from coterie.training.evaluate import evaluate
@@ -14,10 +15,14 @@ EXPLORATION = (0.0, 0.3, 1.0)  # probabilities of random actions in the episodes
 
 
 def find_plans(
-    experiment: str, overrides: list[str] | None = None, episodes: int = 100, group: str | None = None
+    experiment: str,
+    overrides: list[str] | None = None,
+    episodes: int = 100,
+    group: str | None = None,
+    trust: Trust = "signed",
 ) -> PlanTable:
     """Play an experiment's teacher, with more and less random actions, and return the plans of what it met."""
-    config = schema.load(experiment, overrides)
+    config = schema.load(experiment, overrides, trust)
     world = build.build_evaluation_world(config.world, episodes)
     groups = build.build_groups(config, world)
     taught: dict[str, Advisor] = {}

@@ -39,7 +39,7 @@ def named_run(name: str) -> NamedRun | None:
             words = schema.split_settings(settings)
             checkpoints = [word.removeprefix(CHECKPOINT) for word in words if word.startswith(CHECKPOINT)]
             words = [word for word in words if not word.startswith(CHECKPOINT)]
-            groups = Run.open(path).config().groups if words else {}
+            groups = Run.open(path, "shown").config().groups if words else {}
             learned = [group for group in groups if groups[group].learner is not None] or list(groups)
             overrides = [f"groups.{group}.policy.{word}" for group in learned for word in words]
             return NamedRun(path, overrides, checkpoints[-1] if checkpoints else None)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.config import schema
+from coterie.core.lookup import Trust
 from coterie.runs.extras import extra
 from coterie.runs.run import Run, entry, number, refuse_own_policies
 from coterie.training import build
@@ -18,9 +19,11 @@ from coterie.training.loop import train as run_training
 log = logging.getLogger("coterie")
 
 
-def check(experiment: str | Path | Mapping[str, Any], overrides: list[str] | str | None = None) -> schema.Config:
+def check(
+    experiment: str | Path | Mapping[str, Any], overrides: list[str] | str | None = None, trust: Trust = "signed"
+) -> schema.Config:
     """An experiment's config, after building everything it names: a refusal comes before anything runs."""
-    settings = schema.load(experiment, overrides)
+    settings = schema.load(experiment, overrides, trust)
     groups = build.build_groups(settings, build.build_world(settings.world, 1))
     build.probe_learners(settings, groups)
     build.start_groups(settings, groups)
@@ -33,20 +36,25 @@ def train(
     out: str | Path | None = None,
     quiet: bool = False,
     report: Report | None = None,
+    trust: Trust = "signed",
 ) -> Run:
     """Train an experiment; returns the run."""
-    settings = schema.load(experiment, overrides)
+    settings = schema.load(experiment, overrides, trust)
     run = Run.create(run_directory(settings, out), settings)
     run_training(settings, run, quiet=quiet, report=report)
     return run
 
 
 def resume(
-    path: str | Path, overrides: list[str] | str | None = None, quiet: bool = False, report: Report | None = None
+    path: str | Path,
+    overrides: list[str] | str | None = None,
+    quiet: bool = False,
+    report: Report | None = None,
+    trust: Trust = "signed",
 ) -> bool:
     """Go on with a run from its newest intact checkpoint; False when it had already finished."""
-    run = Run.open(path)
-    before, settings = run.config(), run.config(overrides)
+    run = Run.open(path, trust)
+    before, settings = run.playable(), run.playable(overrides)
     refuse_own_policies(run, settings)
     refuse_other_problem(run, before, settings)
     summary = run.summary()

@@ -13,6 +13,7 @@ import numpy as np
 from coterie.config import registry, schema
 from coterie.core import seeding
 from coterie.core.group import Group
+from coterie.core.lookup import Trust
 from coterie.core.trees import arrays_of, leading, map_tree
 from coterie.core.types import (
     ActionSpace,
@@ -213,14 +214,15 @@ def _form(parts: Mapping[str, object]) -> str:
 
 
 def load(
-    path: str | Path,
+    run: str | Path | Run,
     checkpoint: str = "best",
     overrides: list[str] | str | None = None,
     policy: str | None = None,
+    trust: Trust = "signed",
 ) -> Table:
-    """Load the table of a run, as `coterie.load` describes."""
-    run = Run.open(path)
-    trained = run.config()
+    """Load the table of a run, as `coterie.load` describes; a `Run` itself says what is trusted."""
+    run = run if isinstance(run, Run) else Run.open(run, trust)
+    trained = run.playable()
     if policy is not None and policy != TEACHER:
         kind, _, changes = policy.partition(":")  # such as alphabeta:depth=6
         if kind not in registry.UNTRAINED:
@@ -230,7 +232,7 @@ def load(
         learned = [name for name, group in trained.groups.items() if group.learner is not None]
         words = [f"={kind}", *(f".{change}" for change in schema.split_settings(changes))]
         overrides = [*given, *(f"groups.{name}.policy{word}" for name in learned for word in words)]
-    settings = run.config(overrides)
+    settings = run.playable(overrides)
     _demand_effect(schema.parse_overrides(overrides or []))
     saved: State = run.load_checkpoint(str(checkpoint))
     groups = build.build_groups(settings, build.build_world(settings.world, 1), learning=False, training=False)
@@ -249,7 +251,7 @@ def load(
     if policy == TEACHER:
         taught = [group.name for group in groups if group.actor.advisor is not None]
         if not taught:
-            raise CoterieError(f"--policy teacher: no group of {path} has an advisor")
+            raise CoterieError(f"--policy teacher: no group of {run.path} has an advisor")
         groups = [Group(teacher_actor(g.actor)) if g.name in taught else g for g in groups]
         players |= dict.fromkeys(taught, TEACHER)
     return Table(settings, groups, saved["env_steps"], players)

@@ -46,6 +46,8 @@ from coterie.lm.learn.lora import adapted_layers
 
 log = logging.getLogger("coterie")
 ROUNDS = 8  # times the engine's rows are filled in one call
+# what a model's folder holds is read, never run: neither its Python files nor pickled objects
+DATA_ALONE: dict[str, Any] = {"trust_remote_code": False}
 HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")  # name, or owner/name
 
 
@@ -299,9 +301,9 @@ def read_gguf(path: Path) -> tuple[Any, Any]:
     import_extra("gguf", "lm"), import_extra("accelerate", "lm")
     with _loading(str(path), transformers), _no_gguf_progress_bar():
         model = transformers.AutoModelForCausalLM.from_pretrained(
-            str(path.parent), gguf_file=path.name, dtype=torch.float32
+            str(path.parent), gguf_file=path.name, dtype=torch.float32, **DATA_ALONE
         )
-        tokenizer = transformers.AutoTokenizer.from_pretrained(str(path.parent), gguf_file=path.name)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(str(path.parent), gguf_file=path.name, **DATA_ALONE)
     model.hf_quantizer.remove_quantization_config(model)  # otherwise the model can be neither trained nor saved
     return model, tokenizer
 
@@ -334,18 +336,19 @@ def _read_folder(path: str, dtype: torch.dtype) -> tuple[Any, Any]:
     check_source(path)
     transformers = import_extra("transformers", "lm")
     with _loading(path, transformers):
-        model = transformers.AutoModelForCausalLM.from_pretrained(path, dtype=dtype)
-        return model, transformers.AutoTokenizer.from_pretrained(path)
+        model = transformers.AutoModelForCausalLM.from_pretrained(path, dtype=dtype, **DATA_ALONE)
+        return model, transformers.AutoTokenizer.from_pretrained(path, **DATA_ALONE)
 
 
 @contextmanager
 def _loading(path: str, transformers: Any) -> Iterator[None]:
     """Run the block without progress bars; what transformers cannot load is `Missing`."""
-    damaged = import_extra("safetensors", "lm").SafetensorError
+    refused = importlib.import_module("pickle").UnpicklingError  # by PyTorch, which reads weights alone
+    damaged = (import_extra("safetensors", "lm").SafetensorError, refused)
     try:
         with no_progress_bars(transformers):
             yield
-    except (OSError, ValueError, damaged) as error:
+    except (OSError, ValueError, *damaged) as error:
         first, *more = str(error).strip().splitlines()
         said = " ".join([first.strip(), *(line.strip() for line in more if first.rstrip().endswith(":"))])
         cure = "fetch it again if files are missing or damaged"

@@ -26,6 +26,7 @@ from coterie.lm.ask.interface import (
     import_extra,
 )
 from coterie.lm.ask.local import (
+    DATA_ALONE,
     SetupDigest,
     check_source,
     mean_pool,
@@ -56,8 +57,10 @@ class SentenceEncoder(LanguageModel):
         transformers = import_extra("transformers", "lm")
         try:
             with no_progress_bars(transformers):
-                model = transformers.AutoModel.from_pretrained(str(path), dtype=resolve_dtype(settings.dtype, device))
-                tokenizer = transformers.AutoTokenizer.from_pretrained(str(path))
+                model = transformers.AutoModel.from_pretrained(
+                    str(path), dtype=resolve_dtype(settings.dtype, device), **DATA_ALONE
+                )
+                tokenizer = transformers.AutoTokenizer.from_pretrained(str(path), **DATA_ALONE)
         except (OSError, ValueError) as error:
             first = str(error).strip().splitlines()[0]
             raise Missing(f"no encoder '{path}': transformers cannot load it: {first}") from None

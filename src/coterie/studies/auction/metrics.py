@@ -201,7 +201,7 @@ def learned_bid_functions(run: Run, checkpoint: str = "last") -> list[BidFunctio
 
     The default is the last checkpoint: the best one is chosen by payoff, which is highest while all bid too little.
     """
-    loaded = load(run.path, checkpoint)
+    loaded = load(run, checkpoint)
     settings: AuctionSettings = loaded.config.world.settings
 
     def ask(values: Array) -> Array:
@@ -342,13 +342,13 @@ def _preference(group: GroupConfig, group_spec: GroupSpec) -> Part:
     """A group's preference; a policy of an earlier run that no longer learns keeps the one it learned with."""
     if group.learner is not None or not isinstance(group.policy, SeatedRun) or group.preference.name != "individual":
         return group.preference
-    earlier = Run.open(group.policy.run).config()
+    earlier = Run.open(group.policy.run, "shown").config()
     return earlier.groups[build.source_group(group.policy, group_spec, earlier)].preference
 
 
 def evaluate_runs(runs: Sequence[Run]) -> tuple[Benchmark, list[TableMetrics]]:
     """The benchmark of runs of one table, and the metrics of each run."""
-    benchmark = benchmark_of(runs[0].config())
+    benchmark = benchmark_of(runs[0].playable())
     return benchmark, [evaluate_bidders(benchmark, learned_bid_functions(run)) for run in runs]
 
 

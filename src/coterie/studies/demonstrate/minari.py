@@ -16,6 +16,7 @@ import numpy as np
 from coterie.algorithms.imitation.demonstrations import Demonstrations, EpisodeInfo, PlayedTable
 from coterie.config import schema
 from coterie.core.group import GroupSpec
+from coterie.core.lookup import Trust
 from coterie.core.trees import map_tree
 from coterie.core.types import (
     Array,
@@ -81,7 +82,11 @@ def _buffer(buffer_type: Any, part: Demonstrations, rows: Array, seen: Tree, abo
 
 
 def from_minari(
-    dataset_id: str, source: str, overrides: list[str] | None = None, group: str | None = None
+    dataset_id: str,
+    source: str,
+    overrides: list[str] | None = None,
+    group: str | None = None,
+    trust: Trust = "signed",
 ) -> Demonstrations:
     """Read a Minari dataset of a single agent as demonstrations of a group at the table of an experiment or a run."""
     minari = minari_package()
@@ -89,12 +94,13 @@ def from_minari(
         dataset = minari.load_dataset(dataset_id)
     except (FileNotFoundError, ValueError) as error:
         raise CoterieError(f"no Minari dataset '{dataset_id}': {error}") from None
-    config = source_config(source, overrides)
+    config = source_config(source, overrides, trust)
     world = build.build_world(config.world, 1)
     spec = build.build_group_specs(config, world)[one_group(config, group)]
     _refuse_texts(spec.spaces.observation)
     _refuse_squashed(config.world.settings, dataset.action_space, dataset_id)
-    table = PlayedTable(config.experiment, schema.to_dict(config)["world"], type(world).__name__, True, 0)
+    written = schema.to_dict(config)
+    table = PlayedTable(written["experiment"], written["world"], type(world).__name__, True, 0)
     rows: dict[str, list[Any]] = {}
     episodes, counts, finals = [], [], []
     for number, episode in enumerate(dataset.iterate_episodes()):

@@ -22,6 +22,7 @@ from coterie.algorithms.imitation.demonstrations import Demonstrations, EpisodeI
 from coterie.config import registry, schema
 from coterie.core import seeding
 from coterie.core.group import Actor, PlayStopped
+from coterie.core.lookup import Trust
 from coterie.core.text import ActionWords, HasTextCodec
 from coterie.core.trees import map_tree
 from coterie.core.types import UNLABELLED, Array, CoterieError, Decision, Text, Tree, View, as_metrics
@@ -54,6 +55,7 @@ class DemonstrationSpec:
     greedy: bool = True
     checkpoint: str = "best"
     group: str | None = None  # whose decisions are recorded; None: of every group that learns
+    trust: Trust = "signed"  # whose runs may have foreign settings
 
 
 @dataclass(frozen=True)
@@ -68,10 +70,10 @@ class SeatedTable:
 
 def seat(spec: DemonstrationSpec, overrides: list[str] | str | None, folder: Path) -> SeatedTable:
     """Seat the demonstrator in the recorded groups; answers of language models are kept in `folder`."""
-    is_run, config = (Path(spec.source) / "config.yaml").is_file(), source_config(spec.source, overrides)
+    is_run, config = (Path(spec.source) / "config.yaml").is_file(), source_config(spec.source, overrides, spec.trust)
     recorded = recorded_groups(config, spec.group)
     if spec.policy is None and is_run:
-        table = load(spec.source, spec.checkpoint, overrides)
+        table = load(spec.source, spec.checkpoint, overrides, trust=spec.trust)
         players = {group: f"{spec.source}, {table.players[group]}" for group in recorded}
         return SeatedTable(config, [group.actor for group in table.groups], players, schema.to_dict(config)["groups"])
     chosen = None if spec.policy is None else seated_policy(spec.policy, spec.checkpoint)
@@ -92,10 +94,10 @@ def seat(spec: DemonstrationSpec, overrides: list[str] | str | None, folder: Pat
     return SeatedTable(config, [group.actor for group in built], players, settings)
 
 
-def source_config(source: str, overrides: list[str] | str | None) -> schema.Config:
+def source_config(source: str, overrides: list[str] | str | None, trust: Trust = "signed") -> schema.Config:
     """The settings of the table that is played at: an experiment's or a run's."""
     is_run = (Path(source) / "config.yaml").is_file()
-    return Run.open(source).config(overrides) if is_run else schema.load(source, overrides)
+    return Run.open(source, trust).playable(overrides) if is_run else schema.load(source, overrides, trust)
 
 
 def one_group(config: schema.Config, name: str | None) -> str:
@@ -130,9 +132,9 @@ def record(
     demand_no_run(folder)
     folder.mkdir(parents=True, exist_ok=True)
     seated = seat(spec, overrides, folder)
-    world_settings = schema.to_dict(seated.config)["world"]
+    written = schema.to_dict(seated.config)
     played = PlayedTable(  # the class is known once the world is built
-        seated.config.experiment, world_settings, "", spec.greedy, spec.seed, seated.settings
+        written["experiment"], written["world"], "", spec.greedy, spec.seed, seated.settings
     )
     recording = Recording(folder, recorded_so_far(folder, played, seated.players), progress)
     before = len(recording)

@@ -19,6 +19,7 @@ import numpy as np
 
 from coterie.config import registry, schema
 from coterie.core.group import Actor, Group, GroupSpec
+from coterie.core.lookup import Trust
 from coterie.core.types import Array, CoterieError
 from coterie.core.world import World
 from coterie.nn.threads import fixed_threads
@@ -193,23 +194,25 @@ def join(parts: Sequence[Pairing]) -> Pairing:
     )
 
 
-def choose_table(players: Sequence[Player], world: str | Path | Mapping[str, Any] | None) -> schema.Config:
+def choose_table(
+    players: Sequence[Player], world: str | Path | Mapping[str, Any] | None, trust: Trust = "signed"
+) -> schema.Config:
     """The table that players meet at: the named experiment's or run's, else that of the first run."""
     if world is not None:
         run = not isinstance(world, Mapping) and (Path(world) / "config.yaml").is_file()
-        return Run.open(str(world)).config() if run else schema.load(world)
+        return Run.open(str(world), trust).playable() if run else schema.load(world, whose=trust)
     table = next((player.table.config for player in players if player.table is not None), None)
     if table is None:
         raise schema.ConfigError("--world: policies without a run need a table; name an experiment")
     return table
 
 
-def open_players(names: Sequence[str], checkpoint: str) -> list[Player]:
+def open_players(names: Sequence[str], checkpoint: str, trust: Trust = "signed") -> list[Player]:
     """Open runs and policies that need no training, by name."""
     players = []
     for name in names:
         if (found := named_run(name)) is not None:
-            players.append(Player(name, load(found.path, found.checkpoint or checkpoint, found.overrides)))
+            players.append(Player(name, load(found.path, found.checkpoint or checkpoint, found.overrides, trust=trust)))
         elif name.partition(":")[0] in registry.UNTRAINED:
             named_policy(name)  # a wrong setting is refused before the first game
             players.append(Player(name, None))

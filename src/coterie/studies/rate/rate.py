@@ -16,6 +16,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from coterie.core import seeding
+from coterie.core.lookup import Trust
 from coterie.core.types import Array, CoterieError
 from coterie.preferences import bradley_terry
 from coterie.preferences.ratings import (
@@ -80,13 +81,13 @@ def pairs(runs: int, episodes: int, seed: int) -> Iterator[Pair]:
 # Rating -----------------------------------------------------------------------------------------------
 
 
-def rate(session: RatingSession, judge: Judge, path: Path, wanted: int) -> list[Rating]:
+def rate(session: RatingSession, judge: Judge, path: Path, wanted: int, trust: Trust = "signed") -> list[Rating]:
     """Compare pairs until the ratings file holds `wanted` ratings, or the judge stops; returns all ratings."""
     if len(session.runs) < 2:
         raise CoterieError("rating compares runs: name at least two")
     if len({Path(run).resolve() for run in session.runs}) < len(session.runs):
         raise CoterieError("a run cannot be compared with itself; name each run once")
-    tables = [load(run, session.checkpoint) for run in session.runs]
+    tables = [load(run, session.checkpoint, trust=trust) for run in session.runs]
     check_same_world(tables, session.runs)
     groups = [rated_group(table, session.group) for table in tables]
     file = RatingsFile(path, session)

@@ -13,7 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from coterie.config import classes
+from coterie.config import registry
+from coterie.config.schema import shown_class
+from coterie.core.group import PANELS
 from coterie.core.types import Array
 from coterie.runs.run import Run, entry, number
 from coterie.studies import figures, statistics
@@ -100,8 +102,8 @@ def _learner_plots(run: Run, colours: dict[str, str]) -> list[Plot]:
     for name, group in run.config().groups.items():
         if group.learner is None:
             continue
-        learner = classes.learner(group.learner.name)
-        for panel in learner.panels:
+        learner = shown_class(registry.LEARNERS, group.learner)  # None has the default panels
+        for panel in PANELS if learner is None else learner.panels:
             plot = plots.setdefault(panel.title, Plot(panel.title, panel.unit))
             for m, metric in enumerate(panel.metrics):
                 label = name if len(panel.metrics) == 1 else f"{name}, {metric.replace('_', ' ')}"

@@ -11,12 +11,13 @@ from __future__ import annotations
 import json
 import os
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
 
 from coterie.config.schema import ConfigError
+from coterie.config.trust import Untrusted
 from coterie.core import lookup
 from coterie.core.types import CoterieError
 from coterie.runs.run import Run, write_text
@@ -44,6 +45,7 @@ MOST_VIDEOS = 3  # of the runs of one setting
 
 def write_report(runs: Sequence[Run], path: Path, figure: Path | None = None, numbers: Path | None = None) -> Path:
     """Write the page; on request also its figures as PNGs (F.png, F-NAME.png) and further results as JSON."""
+    runs = [Run(run.path) for run in runs]  # shown, whoever trained them
     for run in runs:
         if not run.metrics():
             raise CoterieError(f"'{run.path}' has no records yet")
@@ -51,7 +53,7 @@ def write_report(runs: Sequence[Run], path: Path, figure: Path | None = None, nu
     title = ", ".join(dict.fromkeys(run.config().experiment for run in runs))
     if figure is not None and len(variants) > 1:
         raise CoterieError(f"--figure shows runs of one setting, these are of several ({'; '.join(variants)})")
-    sections = {label: _world_section(members) for label, members in variants.items()}
+    sections = {label: _section(members) for label, members in variants.items()}
     exploited = {label: _exploit_results(members) for label, members in variants.items()}
     if numbers is not None:
         _write_numbers(numbers, sections, exploited)
@@ -67,8 +69,8 @@ def write_report(runs: Sequence[Run], path: Path, figure: Path | None = None, nu
             _write_section_figures(figure, section)
             for name, png in section.pictures.items():
                 figures.write_beside(path, f"{which}{name}", png)
-        own += [*lm_section.report_section(members), *search_section.report_section(members)]
-        own += [*turns_section.report_section(members), *transcripts.report_section(members)]
+        own += [*lm_section.report_section(members), *_played(search_section.report_section, members)]
+        own += [*turns_section.report_section(members), *_played(transcripts.report_section, members)]
         own += [*exploit_show.report_section(exploited[label]), *_videos(members)]
         own += settings_section.report_section(members[0].config())
         several = len(variants) > 1
@@ -107,6 +109,14 @@ def default_path(runs: Sequence[Run]) -> Path:
     return (common.relative_to(Path.cwd()) if common.is_relative_to(Path.cwd()) else common) / "report.html"
 
 
+def _section(runs: Sequence[Run]) -> ReportSection | None:
+    """The section that the world of these runs adds; the reason where it would have to run foreign code."""
+    try:
+        return _world_section(runs)
+    except Untrusted as error:
+        return ReportSection([_not_shown(error)], {}, {})
+
+
 def _world_section(runs: Sequence[Run]) -> ReportSection | None:
     """The section that the world of these runs adds; None where they play several worlds."""
     worlds = {run.config().world.name for run in runs}
@@ -115,6 +125,18 @@ def _world_section(runs: Sequence[Run]) -> ReportSection | None:
         return None
     section: ReportSection = lookup.look_up(WORLD_SECTIONS, name)(runs)
     return section
+
+
+def _played(section: Callable[[Sequence[Run]], Iterable[str]], runs: Sequence[Run]) -> list[str]:
+    """A section for which policies play; the reason where that would run foreign code."""
+    try:
+        return list(section(runs))
+    except Untrusted as error:
+        return [_not_shown(error)]
+
+
+def _not_shown(error: Untrusted) -> str:
+    return f"<p class=quiet>A section is left out, since a report runs no foreign code: {escape(str(error))}</p>"
 
 
 def _write_section_figures(figure: Path | None, section: ReportSection) -> None:
@@ -188,17 +210,17 @@ def draw_curves(runs: Sequence[Run]) -> bytes:
 
 def _videos(runs: Sequence[Run]) -> Iterable[str]:
     """The last video of every run, of three at most; where there are several runs, each with its seed."""
-    videos = [(run.config().seed, video) for run in runs for video in run.videos()[-1:]]
+    videos = [(run, video) for run in runs for video in run.videos()[-1:]]
     if not videos:
         return
     shown = f", {MOST_VIDEOS} of {len(videos)} runs" if len(videos) > MOST_VIDEOS else ""
     yield f"<h2>An episode of the best policy{shown}</h2><div class=charts>"
-    for seed, video in videos[:MOST_VIDEOS]:
+    for run, video in videos[:MOST_VIDEOS]:
         mp4 = video.with_suffix(".mp4")
-        which = f"seed {seed}" if len(runs) > 1 else ""
+        which = f"seed {run.config().seed}" if len(runs) > 1 else ""
         words = ", ".join(filter(None, ["an episode, played greedily", which]))
-        caption = f"<figcaption>{which}</figcaption>" if which else ""
-        if mp4.is_file():
+        caption = f"<figcaption>{escape(which)}</figcaption>" if which else ""
+        if run.holds(mp4):
             tag = html.video_tag(mp4.read_bytes(), words)
         else:
             tag = html.image(video.read_bytes(), "image/gif", words)

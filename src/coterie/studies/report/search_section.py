@@ -61,7 +61,7 @@ def report_section(runs: Sequence[Run]) -> Iterable[str]:
     ready = [run for run in runs if run.steps() or run.steps("best")]
     if not ready or not _searching(ready[0]):
         return
-    loaded = table.load(ready[0].path)
+    loaded = table.load(ready[0])
     for group in loaded.groups:
         policy = group.policy
         if isinstance(policy, SearchPolicy) and policy.settings.play == "search":

@@ -9,7 +9,7 @@ from html import escape
 from typing import Any
 
 from coterie.config import schema
-from coterie.config.schema import Config, Part, TrainSettings
+from coterie.config.schema import AsWritten, Config, Part, TrainSettings
 from coterie.studies import html
 from coterie.studies.compare.runs import flatten
 
@@ -78,6 +78,8 @@ def defaults(config: Config) -> dict[str, Any]:
 
 def _default_settings(settings: Any) -> dict[str, Any]:
     """The default of every setting that has one."""
+    if isinstance(settings, AsWritten):  # its class, which has them, is not imported
+        return {}
     try:
         return dataclasses.asdict(type(settings)())
     except (TypeError, ValueError):  # a setting without a default, or defaults that do not fit together

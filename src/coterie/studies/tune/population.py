@@ -114,7 +114,7 @@ def tune_population(
 ) -> PopulationResult:
     """Train a population of `plan.trials` members for `plan.rounds` rounds, or until Ctrl-C."""
     demand_jobs(plan.jobs)
-    base = start.check(plan.experiment, list(plan.overrides))
+    base = start.check(plan.experiment, list(plan.overrides), plan.trust)
     demand_plan(plan, base)
     stem = Path(plan.study) if plan.study else Path("runs") / "tune" / f"{base.experiment}-pbt.json"
     files, space = Files(stem.with_suffix(".json")), changeable(base, plan)
@@ -214,7 +214,7 @@ def advance(plan: Plan, files: Files, member: Member, round_: int) -> Member | N
     settings = member_config(plan, member)
     end = end_of(round_, plan, settings.train.iterations) * settings.train.iteration_steps
     path = files.trial(member.number)
-    run = Run.open(path) if (path / "config.yaml").is_file() else Run.create(path, settings)
+    run = Run.open(path, plan.trust) if (path / "config.yaml").is_file() else Run.create(path, settings)
     mark = path / f"score-{end}.json"
     state = run.newest(run.steps())
     last = round_ + 1 == plan.rounds

@@ -24,6 +24,7 @@ import yaml
 
 from coterie.config import schema as configs
 from coterie.config.schema import Config, ConfigError, Part, leaves
+from coterie.core.lookup import Trust
 from coterie.core.search_space import Range
 from coterie.core.settings import declared
 from coterie.core.types import CoterieError
@@ -60,6 +61,7 @@ class Plan:
     rounds: int = 10  # of a population
     # of a training: its best validation, or the mean of all, which is higher the sooner it learns
     score: Score = "best"
+    trust: Trust = "signed"  # whose runs may have foreign settings
 
     @property
     def together(self) -> int:
@@ -145,7 +147,7 @@ def tune(plan: Plan, progress: Progress = lambda tuned, trial: None) -> Tuned:
             f"--jobs: {plan.jobs} processes for {plan.together} trials that are proposed together; "
             f"lower --jobs, or propose more with --batch {plan.jobs}"
         )
-    base = start.check(plan.experiment, list(plan.overrides))
+    base = start.check(plan.experiment, list(plan.overrides), plan.trust)
     files = Files(Path(plan.study) if plan.study else Path("runs") / "tune" / f"{base.experiment}.db")
     if files.best.resolve() == configs.find(plan.experiment).resolve():
         raise ConfigError(f"--study: the best settings would overwrite '{plan.experiment}'; choose another file")
@@ -282,12 +284,12 @@ def shared_settings(base: Config) -> dict[str, Any]:
 def with_values(plan: Plan, values: dict[str, Any]) -> Config:
     """The experiment with the plan's overrides and a trial's values."""
     path = configs.find(plan.experiment)
-    layer = configs.merge(configs.read(path), configs.parse_overrides(list(plan.overrides)))
+    layer = configs.merge(configs.read(path, (), plan.trust), configs.parse_overrides(list(plan.overrides)))
     for at, value in values.items():
         for name in reversed(at.split(".")):
             value = {name: value}
         layer = configs.merge(layer, value)
-    return configs.resolve(layer, configs.name_of(path))
+    return configs.resolve(layer, configs.name_of(path), plan.trust)
 
 
 # Trials -------------------------------------------------------------------------------------------------
@@ -403,7 +405,8 @@ def write_best(best: Trial, tuned: Tuned) -> None:
     else:
         parent = os.path.relpath(source, files.best.parent.resolve())
     changed = differences(
-        configs.to_dict(configs.load(plan.experiment)), configs.to_dict(with_values(plan, best.values))
+        configs.to_dict(configs.load(plan.experiment, whose=plan.trust)),
+        configs.to_dict(with_values(plan, best.values)),
     )
     title = f"# Score {best.score:.6g} in trial {best.number} of {len(tuned.trials)}: {plan.command()}\n"
     text = yaml.safe_dump({"extends": parent} | changed, sort_keys=False, allow_unicode=True)
