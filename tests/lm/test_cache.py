@@ -187,7 +187,6 @@ def test_every_field_of_a_message_is_part_of_the_key(tmp_path):
 
 @pytest.mark.slow
 def test_how_a_server_is_asked_is_part_of_the_key():
-    pytest.importorskip("openai")
     names = {
         Http("http://127.0.0.1:9/v1", HttpSettings(model="m", chat=chat, logprobs=logprobs)).identity
         for chat in (False, True)
