@@ -8,7 +8,7 @@ import logging
 import re
 import shutil
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -72,10 +72,16 @@ class Run:
     def checkpoints(self) -> Path:
         return self.path / "checkpoints"
 
-    def config(self, overrides: list[str] | str | None = None) -> configs.Config:
-        """The run's resolved config, with overrides applied."""
+    def config(self, overrides: list[str] | str | None = None, own: bool = True) -> configs.Config:
+        """The run's resolved config, with overrides applied.
+
+        Its author may be a stranger, as far as keys of language models are concerned; so may that of the overrides if
+        they are not this user's `own` words.
+        """
         layer = configs.read(self.config_file)
-        return configs.resolve(configs.merge(layer, configs.parse_overrides(overrides or [])), "experiment")
+        changes = configs.parse_overrides(overrides or [])
+        config = configs.resolve(configs.merge(layer, changes), "experiment")
+        return replace(config, origin=configs.Origin(self.path, configs.changed_paths(changes if own else {})))
 
     def discard_unstarted(self) -> None:
         """Remove what a run wrote that recorded nothing, so that its directory is free again; other files stay."""

@@ -218,8 +218,9 @@ def load(
     checkpoint: str = "best",
     overrides: list[str] | str | None = None,
     policy: str | None = None,
+    own: bool = True,
 ) -> Table:
-    """Load the table of a run, as `coterie.load` describes."""
+    """Load the table of a run, as `coterie.load` describes; `own`: the overrides are this user's own words."""
     run = Run.open(path)
     trained = run.config()
     if policy is not None and policy != TEACHER:
@@ -231,7 +232,7 @@ def load(
         learned = [name for name, group in trained.groups.items() if group.learner is not None]
         words = [f"={kind}", *(f".{change}" for change in schema.split_settings(changes))]
         overrides = [*given, *(f"groups.{name}.policy{word}" for name in learned for word in words)]
-    settings = run.config(overrides)
+    settings = run.config(overrides, own)
     _demand_effect(schema.parse_overrides(overrides or []))
     saved: State = run.load_checkpoint(str(checkpoint))
     groups = build.build_groups(settings, build.build_world(settings.world, 1), learning=False, training=False)
