@@ -108,7 +108,7 @@ class Run:
         A reader that polls a run passes the number of records that it already has. Records are only appended; `cut`
         (a resumed run) removes the last ones, so a reader must start anew when a run is resumed.
         """
-        if not self.metrics_file.exists():
+        if not self.metrics_file.is_file():  # a pipe of this name would keep its reader waiting
             return []
         with open(self.metrics_file, "rb") as file:
             complete = (line for line in map(bytes.rstrip, file) if line.endswith(b"}"))  # a kill may cut the last line
@@ -123,7 +123,7 @@ class Run:
 
     def summary(self) -> dict[str, Any] | None:
         """The summary of a finished run; None before it finishes."""
-        if not self.summary_file.exists():
+        if not self.summary_file.is_file():
             return None
         return _parsed(self.summary_file.read_bytes(), self.summary_file)
 
