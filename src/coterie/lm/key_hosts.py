@@ -1,4 +1,4 @@
-"""Which servers get keys when a run names them that somebody else may have written.
+"""The servers that get keys when a run names them that somebody else may have written.
 
 A config names a server and the environment variable that holds its key. In a config of one's own that is one's own
 decision. A run's config may be a stranger's, who would read any variable by naming it with a server of theirs. So a key
@@ -38,7 +38,7 @@ class Key(NamedTuple):
 
     @property
     def entry(self) -> str:
-        """What allows it in the list."""
+        """The entry of the list that allows it."""
         return self.server if self.variable == HttpSettings.api_key_env else f"{self.server}={self.variable}"
 
     @property

@@ -39,7 +39,7 @@ class Connection(H11Protocol):
         self._follow()
 
     def ends(self) -> float:
-        """When the connection is closed, on the clock of the loop."""
+        """The time of the deadline, on the clock of the loop."""
         return 0.0 if self.deadline is None else self.deadline.when()
 
     def _follow(self) -> None:

@@ -229,7 +229,7 @@ class _Connection(http.client.HTTPConnection):
 
 
 class _Bounded:
-    """What `http.client` uses of a socket, with the connection's deadline on each wait."""
+    """The part of a socket that `http.client` uses, with the connection's deadline on each wait."""
 
     def __init__(self, inner: socket.socket, connection: _Connection) -> None:
         self.inner, self.connection = inner, connection
