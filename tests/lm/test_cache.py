@@ -10,7 +10,7 @@ import pytest
 from coterie.lm import Sampling
 from coterie.lm.backends.http import Http, HttpSettings
 from coterie.lm.backends.scripted import Scripted
-from coterie.lm.interface import NotRecorded
+from coterie.lm.interface import LMError, NotRecorded
 from coterie.lm.wrappers.cache import Cache, CacheSettings
 from coterie.lm.wrappers.usage import UsageCounter
 from helpers.lm import Counting
@@ -193,6 +193,33 @@ def test_how_a_server_is_asked_is_part_of_the_key():
         for logprobs in (False, True)
     }
     assert len(names) == 4
+
+
+UNREADABLE = {
+    "complete": [b"", b"{", b"[]", b"5", b'{"text": "blue"}', "text", b"[" * 10**5, None],
+    "score": [b"", b"short", "text", None],
+    "embed": [b"odd", "text", None],
+}
+
+
+@pytest.mark.parametrize(("ask", "stored"), [(ask, one) for ask, several in UNREADABLE.items() for one in several])
+def test_a_stored_answer_that_cannot_be_read_is_named_with_its_file(tmp_path, ask, stored):
+    call = {
+        "complete": lambda lm: lm.complete(["sky?"]),
+        "score": lambda lm: lm.scores(["sky?"], [["blue", "grey"]]),
+        "embed": lambda lm: lm.embed(["sky?", "grass?"]),
+    }[ask]
+    lm, inner = cached(tmp_path)
+    call(lm)
+    with lm.store.transaction() as connection:
+        if stored is None:  # a table of another form
+            connection.execute("alter table answers rename column value to other")
+        else:
+            connection.execute("update answers set value = ?", (stored,))
+    with pytest.raises(
+        LMError, match=r"answers\.db'( holds an answer that cannot be read; delete it|: no such column)"
+    ):
+        call(cached(tmp_path, inner)[0])
 
 
 def test_record_asks_again_and_overwrites(tmp_path):

@@ -238,8 +238,8 @@ class _Bounded:
         self.inner.settimeout(self.connection.left())
         self.inner.sendall(data)
 
-    def makefile(self, mode: str) -> io.BufferedReader:
-        return io.BufferedReader(_BoundedFile(self.inner.makefile(mode, buffering=0), self), CHUNK)
+    def makefile(self, mode: str) -> io.BufferedReader:  # `http.client` reads bytes
+        return io.BufferedReader(_BoundedFile(self.inner.makefile("rb", buffering=0), self), CHUNK)
 
     def close(self) -> None:
         self.inner.close()
