@@ -9,11 +9,11 @@ import yaml
 import coterie
 from coterie.config import schema
 from coterie.config.schema import ConfigError
-from coterie.lm.backends.http import HttpSettings
+from coterie.lm.ask.http import HttpSettings
 from coterie.lm.key_hosts import LIST, Key, KeyHosts
+from coterie.runs.run import Run
 from coterie.studies.demonstrate.record import DemonstrationSpec, record
 from coterie.studies.exploit.exploit import ExploitSpec, exploit
-from coterie.training.run import Run
 from helpers.fault_server import FaultServer
 from helpers.run import train, written
 

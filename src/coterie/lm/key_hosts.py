@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from coterie.lm.backends.http import HttpSettings, read_key
+from coterie.lm.ask.http import HttpSettings, read_key
 
 LIST = "COTERIE_KEY_HOSTS"  # environment variable: api.example.com,localhost:8080,other.example=THEIR_KEY
 

@@ -11,12 +11,12 @@ from coterie.config import registry
 from coterie.config.schema import Config, ConfigError, GroupConfig, Origin, Part, suggest
 from coterie.core.group import Actor
 from coterie.core.types import Counters, as_metrics
-from coterie.lm.backends.http import HttpSettings
-from coterie.lm.interface import LMError, Missing
+from coterie.lm.ask.budget import BudgetSettings
+from coterie.lm.ask.cache import CacheSettings
+from coterie.lm.ask.http import HttpSettings
+from coterie.lm.ask.interface import LMError, Missing
+from coterie.lm.ask.loading import BUILT_IN, LMSettings, backend_of, check_model
 from coterie.lm.key_hosts import LIST, Key, KeyHosts
-from coterie.lm.loading import BUILT_IN, LMSettings, backend_of, check_model
-from coterie.lm.wrappers.budget import BudgetSettings
-from coterie.lm.wrappers.cache import CacheSettings
 from coterie.training.evaluate import actor_metrics
 from coterie.training.players import named_policy
 
