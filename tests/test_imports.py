@@ -26,7 +26,7 @@ NEED_MORE = {  # module: the blocked package that it needs
 BLOCKED = [
     *("pydantic", "pydantic_core", "omegaconf", "yaml", "typer", "click", "rich", "matplotlib", "PIL", "gymnasium"),
     *("pettingzoo", "tensorboard", "safetensors", "pygame", "optuna", "sqlalchemy"),
-    *("transformers", "gguf", "openai", "xllamacpp", "peft", "triton"),
+    *("transformers", "gguf", "xllamacpp", "peft", "triton"),
 ]
 BLOCK = f"""
 import sys

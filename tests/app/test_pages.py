@@ -236,7 +236,9 @@ def test_pages_of_other_sites_cannot_read_it(folder):
     from coterie.app.pages import make_app
 
     assert TestClient(make_app(folder), base_url="http://elsewhere.org").get("/api/runs").status_code == 400
-    assert TestClient(make_app(folder, "0.0.0.0"), base_url="http://elsewhere.org").get("/api/runs").status_code == 200
+    anywhere = make_app(folder, "0.0.0.0")
+    assert TestClient(anywhere, base_url="http://elsewhere.org").get("/api/runs").status_code == 400
+    assert TestClient(anywhere, base_url="http://192.0.2.7").get("/api/runs").status_code == 200
 
 
 def test_scripts_are_served(client):

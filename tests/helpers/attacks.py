@@ -1,5 +1,7 @@
 """Programs that try to break out of a sandbox, to take everything, or to survive."""
 
+import platform
+
 # name -> (program, what may come of it); a program prints BROKEN where it got what it wanted
 ATTACKS = {
     "infinite loop": ("while True: pass", {"timeout"}),
@@ -186,6 +188,35 @@ except OSError: pass
 """,
         {"pass"},
     ),
+    "the machine's name": (
+        """
+import ctypes, os, platform, socket
+libc, buffer = ctypes.CDLL(None), ctypes.create_string_buffer(400)
+def field(start):
+    return buffer.raw[start:].partition(bytes(1))[0].decode()
+for ask in (lambda: os.uname().nodename, platform.node, socket.gethostname,
+            lambda: field(0) if libc.gethostname(buffer, 390) == 0 else '',
+            lambda: field(65) if libc.uname(buffer) == 0 else '',
+            lambda: open('/proc/sys/kernel/hostname').read().strip()):
+    try:
+        if ask() == 'NODE': print('BROKEN')
+    except OSError: pass
+""",
+        {"pass"},
+    ),
+    "sizes of files outside": (
+        """
+import os
+for path in ('/etc/passwd', '/etc', 'HOST', '/var', '/sys', '/home'):
+    if os.access(path, os.F_OK): print('BROKEN', path)
+    for ask in (os.stat, os.lstat, os.statvfs, os.listxattr):
+        try:
+            ask(path)
+            print('BROKEN', path)
+        except OSError: pass
+""",
+        {"pass"},
+    ),
     "modes and times of files": (
         """
 import os
@@ -248,6 +279,6 @@ for line in open('/proc/1/maps'):
 def prepared(name: str, port: int, host: str, parent: int) -> str:
     """The program, with what it is after: a server's port, a folder and a process of this machine."""
     program = ATTACKS[name][0]
-    for word, value in (("PORT", port), ("HOST", host), ("PARENT", parent)):
+    for word, value in (("PORT", port), ("HOST", host), ("PARENT", parent), ("NODE", platform.node())):
         program = program.replace(word, str(value))
     return program

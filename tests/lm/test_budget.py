@@ -11,7 +11,15 @@ import pytest
 from coterie.lm import Sampling
 from coterie.lm.ask.budget import Budget, BudgetSettings
 from coterie.lm.ask.concurrency import Concurrent
-from coterie.lm.ask.interface import BudgetDenied, BudgetExceeded, Rejected, RetriesExhausted, Unavailable
+from coterie.lm.ask.interface import (
+    BudgetDenied,
+    BudgetExceeded,
+    Completion,
+    LMError,
+    Rejected,
+    RetriesExhausted,
+    Unavailable,
+)
 from coterie.lm.ask.retry import Retry, RetrySettings, wait_before
 from coterie.lm.ask.sqlite import SqliteStore
 from coterie.lm.ask.usage import UsageCounter, UsageTracking
@@ -79,6 +87,29 @@ def test_other_exceptions_leave_the_worst_case_reserved():
     with pytest.raises(Unavailable):
         lm.complete(["sky?"], 1, TEN)
     assert lm.state()["tokens"] == 14
+
+
+@pytest.mark.parametrize("counts", [(-(10**6), 0), (10**6, -(10**6)), (10**30, 1), (0, 10**19)])
+def test_counts_that_cannot_be_are_booked_at_the_worst_case(counts):
+    class Lying(Counting):
+        def complete(self, prompts, n=1, sampling=TEN, first=0):
+            return [[Completion("yes", (), (), "stop", *counts)] for _ in prompts]
+
+    lm = Budget(Lying(), BudgetSettings(tokens=30))
+    for spent in (14, 28):
+        lm.complete(["sky?"], 1, TEN)
+        assert lm.state()["tokens"] == spent
+    with pytest.raises(BudgetDenied, match="2 of 30 left"):
+        lm.complete(["sky?"], 1, TEN)
+
+
+@pytest.mark.parametrize("tokens", [-(10**9), "'many'", "null", 9e999])
+def test_an_account_that_nobody_can_have_spent_is_refused(tmp_path, tokens):
+    lm = Budget(Counting(), BudgetSettings(tokens=100), SqliteStore(tmp_path / "j.db"))
+    with lm.journal.store.transaction() as connection:
+        connection.execute(f"update accounts set tokens = {'9e999' if tokens == 9e999 else tokens}")
+    with pytest.raises(LMError, match=r"j\.db': the budget's account 'default' holds .* nobody can have spent"):
+        lm.complete(["sky?"], 1, TEN)
 
 
 KILLED = """

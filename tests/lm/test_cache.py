@@ -10,7 +10,7 @@ import pytest
 from coterie.lm import Sampling
 from coterie.lm.ask.cache import Cache, CacheSettings
 from coterie.lm.ask.http import Http, HttpSettings
-from coterie.lm.ask.interface import NotRecorded
+from coterie.lm.ask.interface import LMError, NotRecorded
 from coterie.lm.ask.scripted import Scripted
 from coterie.lm.ask.usage import UsageCounter
 from helpers.lm import Counting
@@ -187,13 +187,39 @@ def test_every_field_of_a_message_is_part_of_the_key(tmp_path):
 
 @pytest.mark.slow
 def test_how_a_server_is_asked_is_part_of_the_key():
-    pytest.importorskip("openai")
     names = {
         Http("http://127.0.0.1:9/v1", HttpSettings(model="m", chat=chat, logprobs=logprobs)).identity
         for chat in (False, True)
         for logprobs in (False, True)
     }
     assert len(names) == 4
+
+
+UNREADABLE = {
+    "complete": [b"", b"{", b"[]", b"5", b'{"text": "blue"}', "text", b"[" * 10**5, None],
+    "score": [b"", b"short", "text", None],
+    "embed": [b"odd", "text", None],
+}
+
+
+@pytest.mark.parametrize(("ask", "stored"), [(ask, one) for ask, several in UNREADABLE.items() for one in several])
+def test_a_stored_answer_that_cannot_be_read_is_named_with_its_file(tmp_path, ask, stored):
+    call = {
+        "complete": lambda lm: lm.complete(["sky?"]),
+        "score": lambda lm: lm.scores(["sky?"], [["blue", "grey"]]),
+        "embed": lambda lm: lm.embed(["sky?", "grass?"]),
+    }[ask]
+    lm, inner = cached(tmp_path)
+    call(lm)
+    with lm.store.transaction() as connection:
+        if stored is None:  # a table of another form
+            connection.execute("alter table answers rename column value to other")
+        else:
+            connection.execute("update answers set value = ?", (stored,))
+    with pytest.raises(
+        LMError, match=r"answers\.db'( holds an answer that cannot be read; delete it|: no such column)"
+    ):
+        call(cached(tmp_path, inner)[0])
 
 
 def test_record_asks_again_and_overwrites(tmp_path):

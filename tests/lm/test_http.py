@@ -12,9 +12,7 @@ from coterie.lm.ask.interface import BudgetDenied, Rejected, RetriesExhausted, U
 from coterie.lm.ask.retry import RetrySettings
 from coterie.studies.report.lm_section import read_samples
 from helpers.fault_server import FaultServer
-from helpers.needs import needs
 
-pytestmark = needs("openai", "lm")
 SECRET = "sk-very-secret"
 QUICK = RetrySettings(attempts=3, wait=0.001)
 
@@ -101,7 +99,7 @@ def test_a_rejection_is_final_and_the_key_stays_secret(server, lm, caplog):
     assert "***" in shown[0]
     assert not any(SECRET in text for text in shown)
     assert caught.value.__cause__ is None
-    assert caught.value.__suppress_context__
+    assert caught.value.__context__ is None
 
 
 def test_an_unreachable_server_exhausts_the_retries():
@@ -151,6 +149,46 @@ def test_failed_attempts_are_billed_at_their_worst_case(server):
     server.faults = ["cut"]  # the server may have processed it
     lm.complete(["Is it?"], sampling=Sampling(max_tokens=20))
     assert lm.budget.state() == {"calls": 3, "tokens": 8 + 14 + 20, "money": 0.0}
+
+
+PROMPT = "word " * 60  # 300 bytes: 100 tokens by the estimate
+USAGES = {  # what a server reports -> tokens read, tokens written of 30 bytes
+    "credible": ({"prompt_tokens": 61, "completion_tokens": 7}, 61, 7),
+    "a system prompt of its own": ({"prompt_tokens": 9000, "completion_tokens": 7}, 9000, 7),
+    "nothing": (None, 100, 10),
+    "no numbers": ({}, 100, 10),
+    "a text": ("many", 100, 10),
+    "words": ({"prompt_tokens": "many", "completion_tokens": [7]}, 100, 10),
+    "a fraction": ({"prompt_tokens": 0.5, "completion_tokens": True}, 100, 10),
+    "zero": ({"prompt_tokens": 0, "completion_tokens": 0}, 100, 10),
+    "one": ({"prompt_tokens": 1, "completion_tokens": 1}, 100, 1),
+    "negative": ({"prompt_tokens": -(10**6), "completion_tokens": -(10**6)}, 100, 10),
+    "huge": ({"prompt_tokens": 10**30, "completion_tokens": 10**30}, 308 + 10_000, 20 + 10_000),
+}
+
+
+@pytest.mark.parametrize("reported", USAGES)
+def test_budgets_count_estimates_where_usage_cannot_be(server, reported, caplog):
+    usage, read, written = USAGES[reported]
+    prices = BudgetSettings(tokens=10**6, prompt_price=1e6, completion_price=0.0)
+    lm = load(server.url, budget=prices, retry=QUICK, http=HttpSettings(model="words"))
+    for calls in (1, 2):
+        server.faults = [{"choices": [{"text": "yes " * 7 + "no"}], "usage": usage}]
+        lm.complete([PROMPT], sampling=Sampling(max_tokens=20))
+        assert lm.budget.state() == {"calls": calls, "tokens": calls * (read + written), "money": calls * read}
+    said = [record.getMessage() for record in caplog.records if "credibly" in record.getMessage()]
+    assert len(said) == (reported not in ("credible", "a system prompt of its own"))
+    lm.close()
+
+
+@pytest.mark.parametrize("total", [None, -5, 10**30, "all", 0])
+def test_scores_are_booked_by_estimates_where_usage_cannot_be(server, total):
+    lm = load(server.url, budget=BudgetSettings(tokens=10**6), retry=QUICK, http=HttpSettings(model="words"))
+    words = {"text": "one x", "logprobs": {"text_offset": [0, 3], "token_logprobs": [None, -1.0]}}
+    server.faults = [{"choices": [words], "usage": {"total_tokens": total}}]
+    lm.score(["one"], [[" x"]])
+    assert lm.budget.state()["tokens"] == (13 + 10_000 if total == 10**30 else 2)
+    lm.close()
 
 
 def test_the_worst_case_covers_every_attempt(server):
@@ -206,7 +244,8 @@ ODD = [  # JSON, but not what the interface promises
     {"choices": ["yes"]},
     {"choices": [{"text": "yes", "logprobs": {"content": [{"token": "yes"}]}}]},
     {"choices": [{"text": "yes", "logprobs": {"token_logprobs": ["high"]}}]},
-    {"choices": [{"text": "yes"}], "usage": {"prompt_tokens": "three"}},
+    {"choices": [{"text": "yes", "logprobs": {"token_logprobs": [1.0]}}]},
+    {"choices": [{"text": "yes", "logprobs": {"content": [{"logprob": -1.0, "id": 10**30}]}}]},
     {"choices": [{"text": "yes", "logprobs": ["high"]}]},
 ]
 

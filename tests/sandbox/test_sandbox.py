@@ -118,6 +118,72 @@ def test_long_input_arrives_whole():
     assert sandbox.run("import sys\nprint(len(sys.stdin.read()))", "y" * 300_000).stdout == "300000\n"
 
 
+REFUSED = {
+    "more than there is at once": "x = bytearray(10**12)",
+    "more and more": "x = []\nwhile True: x.append('y' * 10**6)",
+    "within a function": "def f():\n    return [0] * 10**10\ntry: f()\nfinally: print('done')",
+}
+ANOTHER_END = {
+    "a line that looks like it": "import sys\nprint('MemoryError: no', file=sys.stderr)\nsys.exit(1)",
+    "a traceback that looks like it": """
+import sys
+print('Traceback (most recent call last):\\n  File "program.py", line 1, in <module>\\nMemoryError', file=sys.stderr)
+sys.exit(1)
+""",
+    "another error with its name": "class MemoryError(Exception): pass\nraise MemoryError('no')",
+    "one that was handled": "import sys\ntry: bytearray(10**12)\nexcept MemoryError: sys.exit(3)",
+    "one of a thread": """
+import sys, threading
+thread = threading.Thread(target=lambda: bytearray(10**12)); thread.start(); thread.join(); sys.exit(3)
+""",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", REFUSED)
+def test_memory_that_is_refused_is_the_end_of_a_program(name, mechanism):
+    verdict = sandbox.run(REFUSED[name], mechanism=mechanism)
+    assert verdict.status == "memory", verdict
+    assert "MB" in verdict.reason
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ANOTHER_END)
+def test_what_a_program_prints_is_no_sign_of_refused_memory(name, mechanism):
+    verdict = sandbox.run(ANOTHER_END[name], mechanism=mechanism)
+    assert (verdict.status, verdict.reason) == ("fail", ""), verdict
+
+
+@pytest.mark.slow
+def test_a_child_without_memory_does_not_speak_for_its_parent():
+    if sandbox.live_mechanism() != "bubblewrap":
+        pytest.skip("fork needs bubblewrap")
+    program = "import os, sys\nif os.fork() == 0: bytearray(10**12)\nos.wait()\nsys.exit(3)"
+    verdict = sandbox.run(program, mechanism="bubblewrap")
+    assert (verdict.status, verdict.exit_code) == ("fail", 3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("broken", ["pivot_root", "place"])
+def test_where_no_root_of_its_own_can_be_had_landlock_alone_holds(broken, monkeypatch):
+    if not sandbox.MECHANISMS["landlock"][0]():
+        pytest.skip("this machine has no landlock")
+    if broken == "pivot_root":
+        monkeypatch.setattr(landlock.seccomp, "number", lambda call: 9999)
+    else:
+        monkeypatch.setattr(landlock.Path, "mkdir", lambda *_: None)
+    program = """
+import os, platform, uuid, decimal
+print(platform.node(), os.stat("/etc").st_size > 0)
+try: print(open("/etc/passwd").read())
+except OSError: print("closed")
+try: os.chroot("/usr")
+except OSError: print("no rights")
+"""
+    verdict = sandbox.run(program, mechanism="landlock")
+    assert verdict.stdout == "sandbox True\nclosed\nno rights\n", verdict
+
+
 def test_exit_codes_are_those_of_a_shell():
     assert sandbox.run("import sys\nsys.exit(5)").exit_code == 5
     assert sandbox.run("import ctypes\nctypes.string_at(0)").exit_code == 128 + 11

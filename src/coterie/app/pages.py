@@ -7,19 +7,22 @@ are those of reports (`studies/report/curves.py`), drawn by plotly.js from the i
 from __future__ import annotations
 
 import dataclasses
+import ipaddress
 import logging
 import math
+import socket
 from html import escape
 from importlib.resources import files
 from pathlib import Path
 
 from starlette.applications import Starlette
+from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
-from starlette.responses import FileResponse, HTMLResponse, JSONResponse, Response
+from starlette.responses import FileResponse, HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from coterie.core.types import CoterieError
 from coterie.runs import index as run_index
@@ -30,8 +33,21 @@ from coterie.studies.report import curves, scores_section, settings_section
 log = logging.getLogger("coterie")
 SHOWN = (".html", ".png", ".gif", ".mp4")  # files of a run that a page may link to
 # files of a run may be anybody's: their scripts cannot read other pages of this address
-SANDBOX = {"Content-Security-Policy": "sandbox allow-scripts", "X-Content-Type-Options": "nosniff"}
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]", "::1")
+HEADERS = {  # of every answer
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'unsafe-inline'; connect-src 'self'; "
+    "img-src 'self' data: blob:; media-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+# Files of a run are anybody's: in a sandbox they have an origin of their own, and their scripts reach nothing
+FILE_POLICY = (
+    "sandbox allow-scripts allow-downloads; default-src 'none'; script-src 'unsafe-inline'; "
+    "style-src 'unsafe-inline'; img-src data: blob:; media-src data: blob:; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'"
+)
 STYLE = """
 body { max-width: 84rem } .error { color: #a00 } nav a { margin-right: 1rem }
 .bar { height: 6px; background: #eee; margin: .6rem 0 } .bar div { height: 100%; background: #0072b2 }
@@ -44,7 +60,6 @@ body { max-width: 84rem } .error { color: #a00 } nav a { margin-right: 1rem }
 def make_app(folder: Path, host: str = "127.0.0.1") -> Starlette:
     """The application for the runs below a folder. At a loopback address it answers requests to this machine alone."""
     pages = Pages(folder.resolve())
-    guard = [Middleware(TrustedHostMiddleware, allowed_hosts=list(LOOPBACK))] if host in LOOPBACK else []
     return Starlette(
         routes=[
             Route("/", pages.list_page),
@@ -55,9 +70,62 @@ def make_app(folder: Path, host: str = "127.0.0.1") -> Starlette:
             Route("/plotly.js", plotly),
             Route("/live.js", script),
         ],
-        middleware=guard,
+        middleware=[Middleware(Guard, host=host)],
         exception_handlers={CoterieError: refuse, OSError: refuse, HTTPException: refuse},
     )
+
+
+class Guard:
+    """Refuses requests to other hosts' names, and adds the headers of every answer.
+
+    A page of another site cannot read answers from here unless its own name leads here (DNS rebinding), and then the
+    browser sends that name.
+    """
+
+    def __init__(self, app: ASGIApp, host: str) -> None:
+        self.app = app
+        self.loopback = host in LOOPBACK
+        self.names = {*LOOPBACK} if self.loopback else {*LOOPBACK, host.lower(), *own_names()}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        hosts = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
+        if len(hosts) == 1 and self.knows(hosts[0]):
+            await self.app(scope, receive, send_with_headers)
+            return
+        cure = "open http://127.0.0.1" if self.loopback else "open it by its IP address, or start it with --host NAME"
+        said = f"this page does not answer to the name in the request's header 'Host'; {cure}"
+        await PlainTextResponse(said, 400)(scope, receive, send_with_headers)
+
+    def knows(self, host: str) -> bool:
+        """Whether a header `Host` names this machine; behind an address other than loopback, any IP address does."""
+        name, _, _ = host.lower().rpartition(":") if not host.endswith("]") and ":" in host else (host.lower(), "", "")
+        return name in self.names or (not self.loopback and is_address(name.strip("[]")))
+
+
+def own_names() -> set[str]:
+    """The names of this machine."""
+    name = socket.gethostname().lower()
+    return {name, f"{name}.local", socket.getfqdn().lower()}
+
+
+def is_address(name: str) -> bool:
+    """Whether this is an IP address, which no name of another site can be."""
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
 
 
 class Pages:
@@ -127,14 +195,18 @@ class Pages:
 
     def run_file(self, request: Request) -> Response:
         """A report or a video."""
-        path = self.path(request.path_params["name"])
-        if path is None or path.suffix not in SHOWN or not path.is_file() or not self.in_run(path):
+        name = request.path_params["name"]
+        path = self.path(name)
+        if path is None or path.suffix not in SHOWN or not path.is_file() or not self.in_run(name, path):
             raise HTTPException(404, "there is no such report or video")
-        return FileResponse(path, headers=SANDBOX)
+        return FileResponse(path, headers={"Content-Security-Policy": FILE_POLICY})
 
-    def in_run(self, file: Path) -> bool:
-        """Whether a file below the folder belongs to a run there."""
-        return any((one / "config.yaml").is_file() for one in file.parents if one.is_relative_to(self.folder))
+    def in_run(self, name: str, file: Path) -> bool:
+        """Whether the file with this name lies in the directory of its run, and no link leads to it from there."""
+        place = self.folder / name
+        above = [one for one in place.parents if one.is_relative_to(self.folder)]
+        runs = [one for one in above if (one / "config.yaml").is_file()]  # the last one holds the others
+        return bool(runs) and file == runs[-1].resolve() / place.relative_to(runs[-1])
 
 
 def described(run: Run) -> run_index.Listed | None:

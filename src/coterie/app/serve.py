@@ -21,6 +21,7 @@ def serve(folder: Path, host: str, port: int) -> None:
     try:
         import uvicorn
 
+        from coterie.app.connections import Connection
         from coterie.app.pages import LOOPBACK, make_app
     except ModuleNotFoundError as error:
         raise CoterieError(f"'coterie live' needs {error.name}: pip install 'coterie[web]'") from None
@@ -32,7 +33,14 @@ def serve(folder: Path, host: str, port: int) -> None:
     if host not in LOOPBACK:
         print("anyone who reaches this address can read these runs: there is no password", flush=True)
     settings = uvicorn.Config(
-        make_app(folder, host), log_level="warning", access_log=False, timeout_graceful_shutdown=1
+        make_app(folder, host),
+        http=Connection,
+        ws="none",
+        lifespan="off",
+        server_header=False,
+        log_level="error",  # whoever reaches the port could fill the terminal with warnings
+        access_log=False,
+        timeout_graceful_shutdown=1,
     )
     with said_once(), suppress(KeyboardInterrupt):  # Ctrl-C is how it ends
         uvicorn.Server(settings).run(sockets=[listening])

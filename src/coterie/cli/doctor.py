@@ -33,7 +33,7 @@ EXTRAS = {  # extra -> what it is for, and its packages, as in pyproject.toml
     "pandas": ("results as data frames", ("pandas",)),
     "tune": ("coterie tune", ("optuna",)),
     "ray": ("workers on a cluster: train.ray", ("ray",)),
-    "lm": ("language models in PyTorch, and servers", ("transformers", "gguf", "accelerate", "peft", "openai")),
+    "lm": ("language models in PyTorch", ("transformers", "gguf", "accelerate", "peft")),
     "server": ("llama.cpp: quick completions, a local server", ("xllamacpp",)),
     "minari": ("demonstrations as Minari datasets", ("minari",)),
 }

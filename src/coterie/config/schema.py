@@ -210,6 +210,19 @@ class Interpolation:
 
 
 @dataclass(frozen=True)
+class Origin:
+    """The run that a config was read from, whose author may be a stranger."""
+
+    run: Path
+    changed: frozenset[str] = frozenset()  # paths of settings that this user has set since; PATH.* is a whole part
+
+    def is_own(self, path: str) -> bool:
+        """Whether this user has set the setting at a path, or replaced the part that it belongs to."""
+        steps = path.split(".")
+        return path in self.changed or any(f"{'.'.join(steps[:n])}.*" in self.changed for n in range(1, len(steps)))
+
+
+@dataclass(frozen=True)
 class Config:
     """A resolved experiment."""
 
@@ -220,6 +233,7 @@ class Config:
     experiment: str = "experiment"
     trust: Trust = field(default="signed", compare=False)  # which of the runs that it names may name code
     interpolated: dict[interpolation.Path, Interpolation] = field(default_factory=dict, compare=False, repr=False)
+    origin: Origin | None = field(default=None, compare=False, repr=False)  # None: this user's own config
 
     def refuse_unread(self, what: str | Path) -> None:
         """Raise `Untrusted` for a config that can only be shown."""
@@ -639,6 +653,11 @@ def leaves(tree: dict[str, Any], path: str = "") -> dict[str, Any]:
         at = f"{path}.{name}" if path else str(name)
         found |= leaves(value, at) if isinstance(value, dict) and value else {at: value}
     return found
+
+
+def changed_paths(changes: dict[str, Any]) -> frozenset[str]:
+    """The paths of the settings that overrides set; that of a section is its first setting's: `lm=embedded`."""
+    return frozenset(path.removesuffix(f".{SHORT_FORM}") for path in leaves(changes))
 
 
 def to_yaml(config: Config) -> str:

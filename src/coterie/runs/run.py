@@ -7,7 +7,7 @@ import logging
 import re
 import shutil
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -76,22 +76,27 @@ class Run:
     def checkpoints(self) -> Path:
         return self.path / "checkpoints"
 
-    def config(self, overrides: list[str] | str | None = None) -> configs.Config:
+    def config(self, overrides: list[str] | str | None = None, own: bool = True) -> configs.Config:
         """The run's resolved config, with overrides applied.
 
         Raises `Untrusted` if it names code, or reaches out of its directory in another way, and is not this user's own;
-        a run that is only shown has such parts as they are written.
+        a run that is only shown has such parts as they are written. A config that is not known to be this user's own
+        has an `origin`, and keys of language models do not follow it; neither do they where the overrides are not this
+        user's `own` words.
         """
-        layer = configs.read(self.config_file)
+        layer, changes = configs.read(self.config_file), configs.parse_overrides(overrides or [])
         if self.trust == "signed":
             trusts.demand(layer, self.config_file)
-        signed = self.trust == "shown" and trusts.is_signed(self.config_file)
-        merged = configs.merge(layer, configs.parse_overrides(overrides or []))
-        return configs.resolve(merged, "experiment", self.trust, signed)
+        signed = trusts.is_signed(self.config_file)
+        merged = configs.merge(layer, changes)
+        config = configs.resolve(merged, "experiment", self.trust, signed and self.trust == "shown")
+        if self.trust == "all" or (signed and own):
+            return config
+        return replace(config, origin=configs.Origin(self.path, configs.changed_paths(changes if own else {})))
 
-    def playable(self, overrides: list[str] | str | None = None) -> configs.Config:
+    def playable(self, overrides: list[str] | str | None = None, own: bool = True) -> configs.Config:
         """The config, of which everything is looked up: raises `Untrusted` where it can only be shown."""
-        config = self.config(overrides)
+        config = self.config(overrides, own)
         config.refuse_unread(self.path)
         return config
 
@@ -151,7 +156,7 @@ class Run:
 
     def summary(self) -> dict[str, Any] | None:
         """The summary of a finished run; None before it finishes."""
-        if not self.summary_file.exists():
+        if not self.summary_file.is_file():
             return None
         return _parsed(self.summary_file.read_bytes(), self.summary_file)
 

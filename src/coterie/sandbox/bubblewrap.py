@@ -11,7 +11,7 @@ from pathlib import Path
 
 from coterie.sandbox import seccomp
 from coterie.sandbox.interpreter import ENVIRONMENT, FLAGS, Interpreter, boot_settings
-from coterie.sandbox.supervise import Ended, arrived, exit_code, pipe, supervise
+from coterie.sandbox.supervise import Ended, arrived, exit_code, pipe, started, supervise
 from coterie.sandbox.verdict import Limits
 
 BOOT = Path(__file__).with_name("boot.py")
@@ -56,18 +56,18 @@ def run(source: bytes, stdin: bytes, limits: Limits, python: Interpreter) -> tup
     """Run a program; returns what was seen, and its exit code, or None where the sandbox did not come to run it."""
     with (
         pipe() as (status, report),
-        pipe() as (started, ready),
+        pipe() as (reports, reporting),
         readable_as_file(source) as program,
         readable_as_file(BOOT.read_bytes()) as boot,
         readable_as_file(seccomp.build_filter(alone=False)) as calls,
     ):
-        settings = json.dumps(boot_settings(limits) | {"ready": ready})
+        settings = json.dumps(boot_settings(limits) | {"report": reporting})
         command = [
             *arguments(python, limits, program, boot, calls, report),
             *(python.path, *FLAGS, "/boot.py", settings, "/program.py"),
         ]
-        ended = supervise(command, stdin, limits, (program, boot, calls, report, ready), python.run_as)
-        if not arrived(started):
+        ended = supervise(command, stdin, limits, (program, boot, calls, report, reporting), python.run_as)
+        if not started(reports, ended):
             return ended, None
         codes = [json.loads(line).get("exit-code") for line in arrived(status).splitlines()]
     # without a report the program has brought down the first process of its namespace, which reports

@@ -95,7 +95,7 @@ def judge(ended: Ended, exit_code: int | None, limits: Limits) -> Verdict:
     reason = ended.reason
     if status == "fail" and exit_code in (128 + 24, 128 + 9) and ended.cpu_seconds >= 0.9 * limits.cpu_seconds:
         status, reason = "timeout", f"used {limits.cpu_seconds:g} s of processor time"
-    elif status == "fail" and stderr.rstrip().rpartition("\n")[2].startswith("MemoryError"):
+    elif status == "fail" and ended.out_of_memory:
         status, reason = "memory", f"asked for more than {limits.memory_mb} MB"
     code = None if ended.stopped else exit_code
     return Verdict(status, stdout, stderr, code, ended.cpu_seconds, ended.wall_seconds, ended.memory_mb, reason)

@@ -78,6 +78,19 @@ _OTHERS: dict[str, tuple[int | None, int | None]] = {  # what reaches other proc
     "migrate_pages": (256, 238),
     "move_pages": (279, 239),
 }
+_MACHINE: dict[str, tuple[int | None, int | None]] = {  # what tells about the machine, and about files outside
+    "uname": (63, 160),  # its name
+    "sysinfo": (99, 179),
+    "statfs": (137, 43),
+    "fstatfs": (138, 44),
+    "getxattr": (191, 8),
+    "lgetxattr": (192, 9),
+    "fgetxattr": (193, 10),
+    "listxattr": (194, 11),
+    "llistxattr": (195, 12),
+    "flistxattr": (196, 13),
+    "name_to_handle_at": (303, 264),
+}
 _METADATA: dict[str, tuple[int | None, int | None]] = {  # of files; Landlock leaves it to their owner
     "chmod": (90, None),
     "fchmod": (91, 52),
@@ -119,6 +132,13 @@ def supported() -> bool:
     return platform.machine() in _AUDIT
 
 
+def number(call: str) -> int:
+    """The number of a refused system call on this machine."""
+    found = _CALLS[call][list(_AUDIT).index(platform.machine())]
+    assert found is not None
+    return found
+
+
 def build_filter(alone: bool) -> bytes:
     """A filter that refuses what a program has no use for; `alone`: also other processes, signals and changes of files.
 
@@ -136,9 +156,9 @@ def build_filter(alone: bool) -> bytes:
         (_AT_LEAST, 0, 1, _X32),
         refuse,
     ]
-    for call in (_CALLS | _OTHERS | _METADATA | _PROCESSES if alone else _CALLS).values():
-        if (number := call[column]) is not None:
-            code += _on(number, refuse)
+    for call in (_CALLS | _OTHERS | _MACHINE | _METADATA | _PROCESSES if alone else _CALLS).values():
+        if (known := call[column]) is not None:
+            code += _on(known, refuse)
     code += _on(_CLONE3[column], (_RETURN, 0, 0, _REFUSE | _ENOSYS))
     threads_only = [(_ANY_BIT, 1, 0, _THREAD), refuse] if alone else []
     code += _on(

@@ -33,6 +33,7 @@ class Ended:
     cpu_seconds: float = 0.0
     wall_seconds: float = 0.0
     memory_mb: float = 0.0
+    out_of_memory: bool = False  # the interpreter ended the program since it had no memory for it
 
 
 def exit_code(ended: Ended) -> int:
@@ -141,6 +142,13 @@ def pipe() -> Iterator[tuple[int, int]]:
     finally:
         for end in ends:
             os.close(end)
+
+
+def started(fd: int, ended: Ended) -> bool:
+    """Whether `boot.py` came to run the program, by its reports; they also say whether memory was refused."""
+    reports = arrived(fd)
+    ended.out_of_memory = reports.startswith(b"readymemory")
+    return reports.startswith(b"ready")
 
 
 def arrived(fd: int) -> bytes:

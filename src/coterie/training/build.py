@@ -33,7 +33,7 @@ from coterie.core.world import World, check_state
 from coterie.nn.packing import joined_size
 from coterie.policies.scripted import RandomPolicy, RandomSettings
 from coterie.training.evaluate import evaluation_envs
-from coterie.training.language_models import refuse_split_budgets, refuse_unknown_models
+from coterie.training.language_models import refuse_foreign_keys, refuse_split_budgets, refuse_unknown_models
 from coterie.training.runner import Runner
 
 SCOPE_NEEDS = {"interim": "whose critic predicts distributions", "episodic": "that values whole episodes"}
@@ -256,6 +256,7 @@ def build_run_actor(chosen: SeatedRun, group_spec: GroupSpec, world: World, lear
         directory = run.Run.open(chosen.run, group_spec.trust)
         earlier = directory.playable()
         name = source_group(chosen, group_spec, earlier)
+        refuse_foreign_keys(earlier, [name])
         saved = directory.load_checkpoint(str(chosen.checkpoint))["policies"][name]
     except (ConfigError, Untrusted):
         raise
@@ -368,6 +369,7 @@ def build_groups(config: Config, world: World, learning: bool = True, training: 
     `learning`: also build the learners. `training`: the groups act in training, in this or a child process.
     """
     groups = []
+    refuse_foreign_keys(config)
     if config.train.workers:
         refuse_split_budgets(config.groups)
     if learning:  # without learners, advisors may never be asked

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from coterie.config.schema import Config, ConfigError, GroupConfig, Part, suggest
+from coterie.config import registry
+from coterie.config.schema import Config, ConfigError, GroupConfig, Origin, Part, suggest
 from coterie.core.group import Actor
 from coterie.core.settings import Settings
 from coterie.core.types import Counters, as_metrics
 from coterie.lm.ask.budget import BudgetSettings
 from coterie.lm.ask.cache import CacheSettings
+from coterie.lm.ask.http import HttpSettings
 from coterie.lm.ask.interface import LMError, Missing
-from coterie.lm.ask.loading import BUILT_IN, LMSettings, check_model
+from coterie.lm.ask.loading import BUILT_IN, LMSettings, backend_of, check_model
+from coterie.lm.key_hosts import LIST, Key, KeyHosts
 from coterie.training.evaluate import actor_metrics
+from coterie.training.players import named_policy
 
 ROLES = ("policy", "advisor", "constraints", "preference")
 QUESTIONS, UNANSWERED = "lm/questions", "lm/unanswered"  # metrics of every role that asks a language model
@@ -39,6 +43,48 @@ def refuse_unknown_models(groups: dict[str, GroupConfig]) -> None:
                 check_model(model)
             except (Missing, ValueError) as error:
                 raise ConfigError(f"{path}: {error}{suggest(model.name, BUILT_IN)}") from None
+
+
+def refuse_foreign_keys(config: Config, groups: Collection[str] | None = None) -> None:
+    """Raise an error if a run's config would send a key of this user to a server that the user has not listed.
+
+    `groups`: those that are built; None: all. A model is the user's own if the user has named its server since the
+    config was read, and its variable, unless that is the one of every server.
+    """
+    if config.origin is None:
+        return
+    allowed = KeyHosts.listed()
+    for name in config.groups if groups is None else groups:
+        group = config.groups[name]
+        for path, model in (_models(name, group, ROLES) | _models_of_advising_policy(name, group)).items():
+            if backend_of(model) != "http" or _is_own(config.origin, path, model):
+                continue
+            key = Key.of(model.name, model.http)
+            if key.exists and not allowed.allow(key):
+                raise ConfigError(
+                    f"{path}: the run '{config.origin.run}' would send the key in {key.variable} to {key.server}; to "
+                    f"allow it, set the environment variable {LIST}={key.entry}, or unset {key.variable} to send none"
+                )
+
+
+def _models_of_advising_policy(name: str, group: GroupConfig) -> dict[str, LMSettings]:
+    """The language models of a policy that advises, which is named in one text: `language:lm=http://…`."""
+    if group.advisor is None or group.advisor.name != "policy":
+        return {}
+    text, path = group.advisor.settings.policy, f"groups.{name}.advisor.policy"
+    if text.partition(":")[0] not in registry.UNTRAINED:
+        return {}
+    return find_models(named_policy(text).settings, path)
+
+
+def _is_own(origin: Origin, path: str, model: LMSettings) -> bool:
+    """Whether this user has named a model's server and the variable of its key."""
+    before, of_advising_policy, _ = path.partition(".advisor.policy.")
+    if of_advising_policy:  # named in one text
+        return origin.is_own(f"{before}.advisor.policy")
+    named = origin.is_own(path) or origin.is_own(f"{path}.name")  # `lm=http://…` is short for `lm.name=http://…`
+    usual = model.http.api_key_env == HttpSettings.api_key_env
+    return named and (usual or origin.is_own(f"{path}.http.api_key_env"))
 
 
 def _models(name: str, group: GroupConfig, roles: Sequence[str]) -> dict[str, LMSettings]:

@@ -219,8 +219,12 @@ def load(
     overrides: list[str] | str | None = None,
     policy: str | None = None,
     trust: Trust = "signed",
+    own: bool = True,
 ) -> Table:
-    """Load the table of a run, as `coterie.load` describes; a `Run` itself says what is trusted."""
+    """Load the table of a run, as `coterie.load` describes; a `Run` itself says what is trusted.
+
+    `own`: the overrides are this user's own words.
+    """
     run = run if isinstance(run, Run) else Run.open(run, trust)
     trained = run.playable()
     if policy is not None and policy != TEACHER:
@@ -232,7 +236,7 @@ def load(
         learned = [name for name, group in trained.groups.items() if group.learner is not None]
         words = [f"={kind}", *(f".{change}" for change in schema.split_settings(changes))]
         overrides = [*given, *(f"groups.{name}.policy{word}" for name in learned for word in words)]
-    settings = run.playable(overrides)
+    settings = run.playable(overrides, own)
     _demand_effect(schema.parse_overrides(overrides or []))
     saved: State = run.load_checkpoint(str(checkpoint))
     groups = build.build_groups(settings, build.build_world(settings.world, 1), learning=False, training=False)

@@ -82,6 +82,20 @@ def test_memory_is_the_verdict_on_one_input_and_on_several(source):
     assert [ran.status for ran in (*alone, *together)] == ["memory"] * 3
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import sys\nprint('MemoryError: no room', file=sys.stderr)\nsys.exit(1)",
+        "class MemoryError(Exception): pass\nraise MemoryError('no room')",
+        "import os, sys\nif os.fork() == 0: bytearray(10**12)\nos.wait()\nsys.exit(1)",
+    ],
+)
+def test_a_line_about_memory_is_no_verdict(source):
+    alone, together = run_on(source, ("1\n",), 1), run_on(source, ("2\n", "3\n"), 1)
+    assert [ran.status for ran in (*alone, *together)] == ["fail"] * 3
+
+
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_programs_end_as_they_like(ending):
     assert run_on(ENDINGS[ending], ("a\n", "b\n"), 1) == [Ran("pass", "a\n"), Ran("pass", "b\n")]

@@ -2,11 +2,13 @@
 
 Before a call, its worst case with all retries is reserved in a journal; after the call, the reservation is replaced by
 the actual cost. A call whose worst case does not fit is denied and no request is sent. A reservation that was never
-settled (the process was killed) counts as spent, because its actual cost is unknown.
+settled (the process was killed) counts as spent, because its actual cost is unknown. So does the worst case of a call
+after which a model reports token counts that cannot be.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -29,6 +31,8 @@ from coterie.lm.ask.interface import (
 from coterie.lm.ask.sqlite import SqliteStore
 from coterie.lm.ask.usage import UsageCounter
 from coterie.lm.ask.wrapper import Wrapper
+
+MOST_TOKENS = 10**12  # of one call; more is no count
 
 
 @dataclass(frozen=True)
@@ -77,7 +81,16 @@ class Journal:
         """Return the settled and the reserved cost together."""
         query = "select calls, tokens, money from accounts where name = ?"
         with self.store.reading() as connection:
-            return Cost(*connection.execute(query, (self.account,)).fetchone())
+            found = connection.execute(query, (self.account,)).fetchone()
+        # a reservation that is settled may leave a rounding error of money
+        if not all(
+            isinstance(one, int | float) and least <= one < math.inf for one, least in zip(found, (0, 0, -1e-6))
+        ):
+            raise LMError(
+                f"'{self.store.path}': the budget's account '{self.account}' holds {found}, which nobody can have "
+                "spent; name another lm.cache.path or lm.budget.account"
+            )
+        return Cost(*found)
 
     def reserve(self, worst: Cost, settings: BudgetSettings) -> int:
         """Reserve the worst case and return the reservation's number; raise `BudgetDenied` if it does not fit."""
@@ -149,16 +162,16 @@ class Budget(Wrapper):
         with self._reserved(worst) as settle:
             found = self.inner.complete(prompts, n, sampling, first)
             samples = [sample for of_prompt in found for sample in of_prompt]
-            read = sum(sample.prompt_tokens for sample in samples)
-            written = sum(sample.completion_tokens for sample in samples)
-            settle(self._cost(len(prompts), read, written))
+            reads, writes = [one.prompt_tokens for one in samples], [one.completion_tokens for one in samples]
+            settle(self._actual(worst, reads, writes))
         return found
 
     def scores(self, prompts: Sequence[Prompt], choices: Sequence[Sequence[str]]) -> Scores:
         read = sum(self.inner.max_prompt_tokens(prompt, options) for prompt, options in zip(prompts, choices))
-        with self._reserved(self._cost(len(prompts), read, 0)) as settle:
+        worst = self._cost(len(prompts), read, 0)
+        with self._reserved(worst) as settle:
             found = self.inner.scores(prompts, choices)
-            settle(self._cost(len(prompts), int(found.tokens_read.sum()), 0))
+            settle(self._actual(worst, found.tokens_read.tolist(), []))
         return found
 
     def embed(self, prompts: Sequence[Prompt]) -> np.ndarray:
@@ -179,6 +192,13 @@ class Budget(Wrapper):
     def _cost(self, calls: int, read: int, written: int) -> Cost:
         money = (read * self.settings.prompt_price + written * self.settings.completion_price) / 1e6
         return Cost(calls, read + written, money)
+
+    def _actual(self, worst: Cost, read: Sequence[int], written: Sequence[int]) -> Cost:
+        """The cost of a call by its token counts; its worst case if they cannot be."""
+        counts = [*read, *written]
+        if min(counts, default=0) < 0 or sum(counts) > MOST_TOKENS:
+            return worst
+        return self._cost(worst.calls, sum(read), sum(written))
 
     @contextmanager
     def _reserved(self, one: Cost) -> Iterator[Callable[[Cost], None]]:

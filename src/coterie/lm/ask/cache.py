@@ -16,7 +16,8 @@ from __future__ import annotations
 import hashlib
 import json
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
@@ -26,6 +27,7 @@ from coterie.core.validation import at_least, one_of
 from coterie.lm.ask.interface import (
     Completion,
     LanguageModel,
+    LMError,
     NotRecorded,
     Prompt,
     Sampling,
@@ -95,7 +97,8 @@ class Cache(Wrapper):
             numbers = list(by_key.values())
             rows = {number: [keys[number][wanted.index(sample)] for sample in samples] for number in numbers}
             known |= self._ask_completions(prompts, rows, samples, sampling)
-        found = [[_completion(known[key]) for key in row] for row in keys]
+        with self._reading_stored():
+            found = [[_completion(known[key]) for key in row] for row in keys]
         return [row * n for row in found] if greedy else found
 
     def _ask_completions(
@@ -129,7 +132,8 @@ class Cache(Wrapper):
             fresh, tokens_read = self._ask_scores(prompts, missing)
             known |= fresh
             read[list(missing)] = tokens_read
-        pairs = [[SCORE.unpack(known[key]) for key in row] for row in keys]
+        with self._reading_stored():
+            pairs = [[SCORE.unpack(known[key]) for key in row] for row in keys]
         return Scores(
             pad_rows([[logprob for logprob, _ in row] for row in pairs], -np.inf, np.float64),
             pad_rows([[tokens for _, tokens in row] for row in pairs], 0, np.int64),
@@ -161,7 +165,8 @@ class Cache(Wrapper):
             self._check_may_ask(prompts, list(missing.values()))
             found = self.inner.embed([prompts[i] for i in missing.values()])
             known |= self._put({key: np.asarray(row, "<f4").tobytes() for key, row in zip(missing, found)})
-        return np.array([np.frombuffer(known[key], "<f4") for key in keys], np.float32)
+        with self._reading_stored():
+            return np.array([np.frombuffer(known[key], "<f4") for key in keys], np.float32)
 
     def close(self) -> None:
         self.store.close()
@@ -197,6 +202,16 @@ class Cache(Wrapper):
                 marks = ",".join("?" * len(part))
                 found |= dict(connection.execute(f"select key, value from answers where key in ({marks})", part))
         return found
+
+    @contextmanager
+    def _reading_stored(self) -> Iterator[None]:
+        """Name the file whose answers, read inside the block, cannot be read: it may have come with a run of others."""
+        try:
+            yield
+        except (ValueError, LookupError, TypeError, RecursionError, struct.error):
+            raise LMError(
+                f"'{self.store.path}' holds an answer that cannot be read; delete it, or name another lm.cache.path"
+            ) from None
 
     def _check_may_ask(self, prompts: Sequence[Prompt], numbers: Any) -> None:
         if self.settings.mode == "replay-only":

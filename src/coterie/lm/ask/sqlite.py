@@ -48,7 +48,10 @@ class SqliteStore:
     def reading(self) -> Iterator[sqlite3.Connection]:
         """Give access to the connection outside a transaction."""
         with self.lock:
-            yield self._connect()
+            try:
+                yield self._connect()
+            except sqlite3.Error as error:
+                raise LMError(f"cannot read '{self.path}': {error}") from None
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:

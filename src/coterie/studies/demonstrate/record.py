@@ -87,6 +87,9 @@ def seat(spec: DemonstrationSpec, overrides: list[str] | str | None, folder: Pat
         if isinstance(policy, schema.SeatedRun) and policy.checkpoint != "best":
             players[name] += f", checkpoint {policy.checkpoint}"
     config = replace(config, groups=groups)
+    if chosen is not None and config.origin is not None:
+        named = {f"groups.{name}.policy.*" for name in recorded}
+        config = replace(config, origin=replace(config.origin, changed=config.origin.changed | named))
     settings = schema.to_dict(config)["groups"]
     config = keep_answers(config, folder)
     world = build.build_world(config.world, 1)

@@ -34,8 +34,8 @@ def become_child(settings: dict[str, Any]) -> None:
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
 
 
-def report(status: int, late: bool, output: int) -> bool:
-    """Print how a run ended; returns whether it kept to its limits."""
+def report(status: int, late: bool, refused: bool, output: int) -> bool:
+    """Print how a run ended; returns whether it kept to its limits. `refused`: it ended for lack of memory."""
     with open(FILES[1], "rb") as file:
         stdout = file.read(output + 1)
     with open(FILES[2], "rb") as file:
@@ -46,16 +46,14 @@ def report(status: int, late: bool, output: int) -> bool:
     ended = "timeout" if late or code in (-signal.SIGXCPU, -signal.SIGKILL) else "pass" if code == 0 else "fail"
     if len(stdout) >= output:
         ended = "output"
-    elif ended == "fail" and stderr.rstrip().rpartition(b"\n")[2].startswith(
-        b"MemoryError"
-    ):  # as the sandbox judges it
+    elif ended == "fail" and refused:  # as the sandbox judges it
         ended = "memory"
     print(json.dumps([ended, *(text.decode(errors="replace") for text in (stdout, stderr))]), flush=True)
     return ended in ("pass", "fail")
 
 
-def serve(settings: dict[str, Any]) -> bool:
-    """Run the program on all inputs; returns True in a process that is to become the program."""
+def serve(settings: dict[str, Any]) -> int | None:
+    """Run the program on all inputs; in a process that is to become the program, returns where to report on memory."""
     child, late = 0, False
 
     def stop(*_: Any) -> None:
@@ -67,23 +65,32 @@ def serve(settings: dict[str, Any]) -> bool:
     for data in settings["inputs"]:
         with open(FILES[0], "wb") as file:
             file.write(data.encode(errors="surrogatepass"))
+        reports, reporting = os.pipe()
         child, late = os.fork(), False
         if child == 0:
+            os.close(reports)
             become_child(settings)
-            return True
+            return reporting
+        os.close(reporting)
         signal.setitimer(signal.ITIMER_REAL, settings["wall"])
         _, status = os.waitpid(child, 0)
         signal.setitimer(signal.ITIMER_REAL, 0)
         if settings["own_processes"]:  # nobody else's can be seen here: end what the program has left behind
             with contextlib.suppress(ProcessLookupError):
                 os.kill(-1, signal.SIGKILL)  # this process is spared
-        if not report(status, late, settings["output"]):
+        os.set_blocking(reports, False)  # a process that the program has left may hold the other end
+        refused = False
+        with contextlib.suppress(BlockingIOError):
+            refused = os.read(reports, 1) != b""
+        os.close(reports)
+        if not report(status, late, refused, settings["output"]):
             break
-    return False
+    return None
 
 
-def start(source: str) -> int:
-    """Run the program as the main module; returns its exit code."""
+def start(source: str, reporting: int) -> int:
+    """Run the program as the main module, and report if it ends for lack of memory; returns its exit code."""
+    process = os.getpid()
     main = type(sys)("__main__")
     sys.modules["__main__"] = main
     try:
@@ -93,7 +100,9 @@ def start(source: str) -> int:
             return int(stop.code or 0) & 0xFF
         print(stop.code, file=sys.stderr)
         return 1
-    except BaseException:
+    except BaseException as error:
+        if isinstance(error, MemoryError) and os.getpid() == process:
+            os.write(reporting, b"memory")
         sys.excepthook(*sys.exc_info())
         return 1
     return 0
@@ -115,8 +124,8 @@ def end(code: int) -> NoReturn:
 if __name__ == "__main__":
     SETTINGS = json.loads(sys.stdin.buffer.read())
     gc.freeze()
-    if serve(SETTINGS):
+    if (reporting := serve(SETTINGS)) is not None:
         program = SETTINGS["program"]
         del SETTINGS
         sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115 - it stays open as long as the program runs
-        end(start(program))
+        end(start(program, reporting))
