@@ -12,7 +12,7 @@ import numpy as np
 
 from coterie.config import registry
 from coterie.config.schema import Config, ConfigError, GroupConfig, Part, SeatedRun
-from coterie.core import lookup
+from coterie.core import heartbeat, lookup
 from coterie.core.game import NoGame
 from coterie.core.group import (
     ActionShield,
@@ -41,7 +41,10 @@ SCOPE_NEEDS = {"interim": "whose critic predicts distributions", "episodic": "th
 def build_world(part: Part, num_envs: int) -> World:
     """Build a config's world with `num_envs` environments."""
     try:
-        world: World = lookup.look_up(registry.WORLDS, part.name)(part.settings, num_envs)
+        make = lookup.look_up(registry.WORLDS, part.name)
+        heartbeat.own.world = part.name
+        with heartbeat.own.stepping():
+            world: World = make(part.settings, num_envs)
         check_methods(world)
     except UnknownName as error:
         raise ConfigError(f"world.name: {error}") from None
