@@ -61,10 +61,11 @@ def segfault(returned):
     ctypes.string_at(0)
 
 
-def keep_waiting():
-    """Code that does not return to Python when a signal comes."""
-    while True:
-        ctypes.CDLL(None).poll(None, 0, 60_000)
+def lock_twice():
+    """Code that does not return to Python when a signal comes, and leaves the interpreter to other threads."""
+    lock = ctypes.create_string_buffer(64)
+    for _ in range(2):
+        ctypes.CDLL(None).pthread_mutex_lock(lock)
 
 
 DEFECTS = {
@@ -86,7 +87,7 @@ DEFECTS = {
     "four": lambda returned: returned.pop(),
     "hang": lambda returned: time.sleep(60),
     "slow": lambda returned: time.sleep(0.6),
-    "stuck": lambda returned: ctypes.CDLL(None).poll(None, 0, 60_000) or keep_waiting(),
+    "stuck": lambda returned: lock_twice(),
     "hold": lambda returned: ctypes.PyDLL(None).sleep(60),  # keeps the interpreter to itself
     "exit": lambda returned: os._exit(7),
     "segfault": segfault,
