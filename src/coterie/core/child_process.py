@@ -106,29 +106,37 @@ class ChildProcess:
 
 
 def receive_all(children: Sequence[ChildProcess]) -> list[Any]:
-    """The replies of all children, or `Lost` for those that have died or hang.
+    """The replies of all children, or `Lost` for those that have died or hang."""
+    replies: dict[int, Any] = {}
+    while len(replies) < len(children):
+        left = [index for index in range(len(children)) if index not in replies]
+        found = receive_some([children[index] for index in left])
+        replies |= {left[place]: reply for place, reply in found.items()}
+    return [replies[index] for index in range(len(children))]
 
-    Where this process has a parent of its own, it shows the activity of the child that is silent for longest: so the
-    parent knows what is waited for, and grants the time. Raises `Interrupted` after a signal, if a child hangs.
+
+def receive_some(children: Sequence[ChildProcess]) -> dict[int, Any]:
+    """Wait for a reply; returns those that have come, by the index of their child, with `Lost` for lost ones.
+
+    Where another process waits for this one, it sees the activity of the child that is silent for longest: so it knows
+    what is waited for, and grants the time. Raises `Interrupted` after a signal, if a child hangs.
     """
     replies: dict[int, Any] = {}
-    waiting = {child.pipe: index for index, child in enumerate(children)}
+    places = {child.pipe: index for index, child in enumerate(children)}
     heartbeat.own.leave()
-    while waiting:
-        for pipe in connection.wait([*waiting], POLL):
+    while not replies:
+        for pipe in connection.wait([*places], POLL):
             assert isinstance(pipe, Connection)
-            index = waiting.pop(pipe)
-            replies[index] = children[index].take()
-        for pipe, index in [*waiting.items()]:
-            child = children[index]
-            if child.patience.look(child.heartbeat.read()):
-                del waiting[pipe]
+            replies[places[pipe]] = children[places[pipe]].take()
+        for index, child in enumerate(children):
+            if index not in replies and child.patience.look(child.heartbeat.read()):
                 replies[index] = child.give_up()
-            child.patience.leave_if_asked(child.name)
-        if waiting and heartbeat.own.watched:
-            _show([children[index].patience for index in waiting.values()])
+            elif index not in replies:
+                child.patience.leave_if_asked(child.name)
+        if not replies and heartbeat.own.watched:
+            _show([child.patience for child in children])
     heartbeat.own.leave()
-    return [replies[index] for index in range(len(children))]
+    return replies
 
 
 def _show(waiting: Sequence[Patience]) -> None:
