@@ -111,7 +111,7 @@ def test_an_actor_that_dies_is_named(cluster, tmp_path):
     try:
         with pytest.raises(
             WorkerError,
-            match=r"the Ray actor playing shards \[0\]: its process was killed.* or crashed; 'coterie resume'",
+            match=r"the Ray actor playing shards \[0\]: its process .* or crashed; 'coterie resume'",
         ):
             play.play(1)
     finally:
@@ -154,9 +154,8 @@ def test_waiting_for_cores_is_said_and_ends(cluster, tmp_path, caplog, monkeypat
     ray = others.transport.ray
     try:
         assert "train.ray: still waiting for 2 of 2 workers" in caplog.text
-        with pytest.raises(
-            WorkerError, match=r"1 of 1 workers have not started within 2 s \(train\.timeout\); other work"
-        ):
+        with pytest.raises(WorkerError, match=r"1 of 1 workers have not started within 2 s \(train\.timeout\)"):
+            monkeypatch.setattr(ray_actors, "START", 0.0)
             started(cluster, tmp_path, "train.workers=1", "train.timeout=2")
         assert ray.is_initialized()
     finally:
@@ -308,6 +307,7 @@ def answering(*said):
 
         threading.Thread(target=serve, daemon=True).start()
         yield f"127.0.0.1:{service.getsockname()[1]}"
+        service.shutdown(socket.SHUT_RDWR)  # ends the thread's waiting
 
 
 @pytest.mark.parametrize("said", [(), (b"SSH-2.0-OpenSSH_9.6\r\n",), (b"-ERR", b" unknown command\r\n")])
@@ -338,8 +338,8 @@ def test_a_real_cluster_is_no_other_service(cluster):
             "try again, or play without Ray: train.ray=null",
         ),
         (
-            OSError("No space left.\nMany\nlines"),
-            "train.ray.address: Ray cannot be used at 'h:1': No space left; its logs are in /tmp/ray/session_latest/logs",
+            OSError("No space.\nMany\nlines"),
+            "train.ray.address: Ray cannot be used at 'h:1': No space; its logs are in /tmp/ray/session_latest/logs",
         ),
     ],
 )
@@ -357,9 +357,7 @@ def test_a_start_that_fails_is_one_sentence(error, sentence, monkeypatch):
 
 
 def test_reasons_are_one_sentence():
-    said = (
-        "The actor died.\nThe actor is dead because its worker process has died. Worker exit type: X Some causes: many."
-    )
+    said = "The actor died.\nThe actor is dead because its worker process has died. Worker exit type: X Some causes."
     assert ray_actors.reason(RuntimeError(said)) == "its process was killed, perhaps for want of memory, or crashed"
     said = "The actor died because its node has died. Node Id: 3673\n\tthe actor's node was terminated: SIGTERM"
     assert ray_actors.reason(RuntimeError(said)) == ray_actors.UNREACHABLE

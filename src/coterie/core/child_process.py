@@ -64,10 +64,10 @@ class ChildProcess:
         assert self.process.pid is not None
         return self.process.pid
 
-    def send(self, request: Any, deadline: float | None = None) -> None:
-        """Send a request; `receive` reports a child that is dead. A deadline holds from now on."""
+    def send(self, request: Any) -> None:
+        """Send a request; `receive` reports a child that is dead."""
         self.busy = True
-        self.patience.restart(deadline)
+        self.patience.restart()
         message = ForkingPickler.dumps(request)
         if len(message) < LARGE:
             self._write(message)
@@ -189,6 +189,7 @@ def _run(pipe: Connection, fields: Any, by_main: bool, main: Callable[..., None]
         signal.signal(number, signal.SIG_IGN)  # the parent handles them
     _end_with_parent(by_main)
     heartbeat.adopt(Heartbeat(fields))
+    heartbeat.own.beat()  # it has started
     main(pipe, *arguments)
 
 

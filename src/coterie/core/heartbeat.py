@@ -16,6 +16,7 @@ from coterie.core import signals
 
 POLL = 0.25  # seconds between looks at a heartbeat
 GRACE = 10.0  # seconds that a step of a world may still take after a signal has asked the command to stop
+START = 120.0  # seconds that a process may take at least to start, imports included
 LIMIT = 600.0  # seconds that anything may take without a sign of life where no setting says otherwise
 _FIELDS = ctypes.c_longlong * 7
 
@@ -98,15 +99,15 @@ class Patience:
         self.activity = Activity()
         self.restart()
 
-    def restart(self, deadline: float | None = None) -> None:
+    def restart(self) -> None:
         """Begin to wait."""
         self.silent, self.looked, self.changed = 0.0, time.monotonic(), True
-        self.deadline = self.deadline if deadline is None else deadline
 
     @property
     def allowed(self) -> float:
         """Seconds of silence after which the process counts as hanging."""
-        return self.activity.limit or self.deadline
+        starting = START if self.activity.beats == 0 else 0.0
+        return max(self.activity.limit or self.deadline, starting)
 
     def look(self, activity: Activity) -> bool:
         """Take note of the latest activity; whether the process hangs."""

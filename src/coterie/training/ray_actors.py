@@ -25,7 +25,7 @@ from coterie.config.schema import Config, RaySettings
 from coterie.core import heartbeat, signals
 from coterie.core.child_process import Lost
 from coterie.core.cores import usable_cores
-from coterie.core.heartbeat import Activity, Heartbeat, Patience
+from coterie.core.heartbeat import START, Activity, Heartbeat, Patience
 from coterie.core.signals import Interrupted
 from coterie.core.types import CoterieError
 from coterie.nn.threads import fixed_threads
@@ -70,7 +70,7 @@ class RayActors:
     def wait_for_start(self) -> None:
         """Wait until all actors run, and say so where that takes long: other work may hold the cluster's cores."""
         left = [actor.__ray_ready__.remote() for actor in self.actors]
-        begun, warned, deadline = time.monotonic(), False, self.config.train.timeout if left else 0.0
+        begun, warned, deadline = time.monotonic(), False, max(START, self.config.train.timeout) if left else 0.0
         while left:
             left = self.ray.wait(left, num_returns=len(left), timeout=min(LOOK, PATIENCE))[1]
             waited = time.monotonic() - begun

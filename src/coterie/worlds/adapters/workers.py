@@ -17,6 +17,7 @@ from multiprocessing.connection import Connection
 from typing import Any, Protocol
 
 from coterie.core.child_process import ChildProcess, Lost, close_all, receive_all
+from coterie.core.heartbeat import START
 from coterie.core.types import Array, CoterieError
 from coterie.worlds.adapters.batch import (
     BatchArrays,
@@ -31,8 +32,6 @@ from coterie.worlds.adapters.batch import (
     warn_once,
 )
 
-STARTUP_TIMEOUT = 120.0  # seconds that a child process may take at least to start and to build an environment
-
 
 @dataclass(frozen=True)
 class WorkerSpec:
@@ -46,8 +45,8 @@ class WorkerSpec:
 
     @property
     def startup_timeout(self) -> float:
-        """Seconds that an environment may take to be built, imports included."""
-        return max(STARTUP_TIMEOUT, self.timeout)
+        """Seconds that the construction of an environment may take, imports included."""
+        return max(START, self.timeout)
 
 
 class Worker(Protocol):
@@ -127,13 +126,12 @@ class ProcessWorker:
 
     def start(self) -> None:
         """Start the process, which builds its environments at once."""
-        self.child = ChildProcess(serve, (self.spec, self.copies), self.spec.world_name, self.spec.startup_timeout)
+        self.child = ChildProcess(serve, (self.spec, self.copies), self.spec.world_name, self.spec.timeout)
         self.child.busy = True
 
     def wait_until_built(self) -> EnvSpec:
         """Wait until the child has built its environments."""
         result = self.receive()
-        self.child.patience.deadline = self.spec.timeout
         if isinstance(result, EnvFailure):
             raise _build_error(self.spec, result.message)
         if isinstance(result, CoterieError):

@@ -20,7 +20,6 @@ from coterie.worlds.tasks.task import Outcome, Task
 
 REMEMBERED = 20_000  # outcomes
 ROUNDS = 4  # shares of a batch for each process: one that is done early takes another
-STARTUP = 120.0  # seconds that a process may take at least to start and to read its task
 Answer = tuple[Any, str, str]  # state, role, text
 
 
@@ -62,7 +61,7 @@ class EnvWorkers:
                 while starts and idle:
                     child = idle.pop(0)
                     doing[child] = starts.pop(0)
-                    child.send(shares[doing[child]], max(STARTUP, self.timeout))
+                    child.send(shares[doing[child]])
                 busy = [*doing]
                 for index, reply in receive_some(busy).items():
                     start = doing.pop(busy[index])
@@ -75,7 +74,7 @@ class EnvWorkers:
 
     def _start(self) -> None:
         for _ in range(self.count):
-            child = ChildProcess(_serve, (self.task, self.timeout), "world.env_workers", max(STARTUP, self.timeout))
+            child = ChildProcess(_serve, (self.task, self.timeout), "world.env_workers", self.timeout)
             self.children.append(child)
         self._finalizer = weakref.finalize(self, close_all, self.children)  # forks of a world share its workers
 
