@@ -154,8 +154,8 @@ def test_waiting_for_cores_is_said_and_ends(cluster, tmp_path, caplog, monkeypat
     ray = others.transport.ray
     try:
         assert "train.ray: still waiting for 2 of 2 workers" in caplog.text
+        monkeypatch.setattr(ray_actors, "START", 0.0)
         with pytest.raises(WorkerError, match=r"1 of 1 workers have not started within 2 s \(train\.timeout\)"):
-            monkeypatch.setattr(ray_actors, "START", 0.0)
             started(cluster, tmp_path, "train.workers=1", "train.timeout=2")
         assert ray.is_initialized()
     finally:

@@ -135,7 +135,8 @@ class Watch(threading.Thread):
 
     def end(self, where: str) -> None:
         """End this process and its children at once."""
-        os.write(2, f"coterie: killed at once: {where} did not end\n".encode())
+        what = f": {where} did not end" if self.patience.activity.in_world else " after a second signal"
+        os.write(2, f"coterie: killed at once{what}\n".encode())
         kill_children()
         os._exit((_present or Interruption()).exit_code)
 

@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
+from coterie.core import heartbeat
 from coterie.core.validation import positive
 from coterie.lm.interface import (
     Completion,
@@ -179,6 +180,7 @@ class Http(LanguageModel):
 
     def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """Send one request; `path` is relative to the address, or a full URL."""
+        heartbeat.own.beat()
         return self._parse_answer(lambda: self.client.post(path, cast_to=str, body=body))
 
     def root_url(self, path: str) -> str:
