@@ -100,9 +100,7 @@ class RayActors:
             for worker, remote in waiting.items():
                 if remote.hangs():
                     self.ray.kill(self.actors[worker])
-                    patience = remote.patience
-                    lost = Lost(f"no sign of life for {patience.allowed:g} s", patience.activity, hung=True)
-                    raise lost_worker(self.config, self.assigned[worker], "Ray actor", lost)
+                    raise lost_worker(self.config, self.assigned[worker], "Ray actor", remote.lost())
         return [answers[worker] for worker in range(len(sent))]
 
     def read(self, worker: int, answer: Any) -> Answer:
@@ -140,7 +138,7 @@ class Remote:
     def __init__(self, ray: Any, actor: Any, config: Config) -> None:
         self.ray, self.actor, self.name = ray, actor, config.world.name
         self.patience, self.looked = Patience(config.train.timeout), time.monotonic()
-        self.asked = self.ask()
+        self.asked, self.answers = self.ask(), True  # whether the latest question was answered within a look
 
     def ask(self) -> Any:
         """Ask for its heartbeat, in a thread besides the one that plays."""
@@ -151,15 +149,27 @@ class Remote:
         if time.monotonic() - self.looked < LOOK:
             return False
         activity, self.looked = self.patience.activity, time.monotonic()
-        if self.ray.wait([self.asked], timeout=0)[0]:
+        self.answers = bool(self.ray.wait([self.asked], timeout=0)[0])
+        if self.answers:
             try:
                 activity = Activity(*self.ray.get(self.asked))
             except self.ray.exceptions.RayError:  # the answer that is waited for fails, too, and says why
                 return False
             self.asked = self.ask()
         hangs = self.patience.look(activity)
-        self.patience.leave_if_asked(self.name)
+        if self.answers:
+            self.patience.leave_if_asked(self.name)
+        elif signals.stop_asked.is_set() and self.patience.silent >= heartbeat.GRACE:
+            raise Interrupted(f"stopped by a signal; a Ray actor has not answered for {self.patience.silent:.0f} s")
         return hangs
+
+    def lost(self) -> Lost:
+        """What is known of an actor that hangs."""
+        patience = self.patience
+        if self.answers:
+            return Lost(f"no sign of life for {patience.allowed:g} s", patience.activity, hung=True)
+        why = "compiled code may keep its interpreter to itself; world.restarts=N plays environments in other processes"
+        return Lost(f"it has not answered for {patience.allowed:g} s (train.timeout): {why}", Activity(), hung=False)
 
 
 class PickledService:

@@ -230,8 +230,11 @@ class Runner:
                     shape = (self.world.num_envs, len(group_spec.spaces.agents), *action_shape(space))
                     actions[group_spec.agent_type] = blank(shape, action_dtype(space))
                 actions[group_spec.agent_type][:, group_spec.columns] = decision.action
-        with heartbeat.own.stepping(step=self.step_count + 1):
+        heartbeat.own.enter(step=self.step_count + 1)
+        try:
             self.timestep = self.world.step(actions)
+        finally:
+            heartbeat.own.leave()
         self.tally.add(self.timestep, None if self.world.simultaneous else someone_acted(acted))
         self.step_count += 1
         if writers is not None:
