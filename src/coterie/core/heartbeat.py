@@ -22,7 +22,7 @@ _FIELDS = ctypes.c_longlong * 7
 
 
 class Activity(NamedTuple):
-    """What a process was doing at its last sign of life."""
+    """The activity of a process at its last sign of life."""
 
     beats: int = 0  # signs of life so far
     in_world: bool = False  # inside a step, a reset or the construction of a world
@@ -87,7 +87,7 @@ class Heartbeat:
 
 
 class Patience:
-    """How long a process has shown no sign of life.
+    """Measures for how long a process has shown no sign of life.
 
     Time counts by looks, which follow each other every moment: while the whole command is stopped (Ctrl-Z) or the
     machine sleeps, no time passes.

@@ -113,7 +113,7 @@ class RayActors:
             raise lost_worker(self.config, self.assigned[worker], "Ray actor", lost) from None
 
     def cause(self, worker: int, error: Exception) -> str:
-        """Why an actor does not answer; the cluster may need a moment until it knows."""
+        """The reason why an actor does not answer; the cluster may need a moment until it knows."""
         end = time.monotonic() + CAUSE
         while isinstance(error, self.ray.exceptions.ActorUnavailableError) and time.monotonic() < end:
             time.sleep(LOOK)
@@ -164,7 +164,7 @@ class Remote:
         return hangs
 
     def lost(self) -> Lost:
-        """What is known of an actor that hangs."""
+        """The findings about an actor that hangs."""
         patience = self.patience
         if self.answers:
             return Lost(f"no sign of life for {patience.allowed:g} s", patience.activity, hung=True)
@@ -182,7 +182,7 @@ class PickledService:
         heartbeat.adopt(Heartbeat())
 
     def heartbeat(self) -> tuple[Any, ...]:
-        """What this process is doing."""
+        """The present activity of this process."""
         return tuple(heartbeat.own.read())
 
     def answer(self, request: bytes) -> bytes:
@@ -230,7 +230,7 @@ def connect(settings: RaySettings, workers: int) -> tuple[Any, bool]:
 
 
 def describe_start(address: str, error: Exception) -> str:
-    """Why Ray cannot be used, in a sentence."""
+    """The reason why Ray cannot be used, in a sentence."""
     said = " ".join(str(error).split())
     if isinstance(error, ConnectionError):
         cure = "start one with 'ray start --head', or set train.ray.address=local"
@@ -331,7 +331,7 @@ def demand_room(nodes: list[dict[str, Any]], settings: RaySettings, workers: int
 
 
 def reason(error: Exception) -> str:
-    """What has happened, by Ray's message."""
+    """The event that Ray's message is about."""
     words = " ".join(str(error).split())
     known = [meaning for part, meaning in CAUSES.items() if part in words]
     return known[0] if known else words.partition(". ")[0].rstrip(".")
