@@ -12,7 +12,8 @@ import coterie
 from coterie.config import schema
 from coterie.core import heartbeat, signals
 from coterie.core.heartbeat import Activity, Heartbeat, Patience
-from coterie.training import interrupt, workers
+from coterie.runs import interrupt
+from coterie.training import workers
 from coterie.training.workers import WorkerError
 from helpers.needs import needs
 from helpers.processes import Command, impatient, session_of

@@ -86,7 +86,7 @@ class Worker(Protocol):
 class LocalWorker:
     """Steps all copies in this process. An environment that kills the process takes the run with it.
 
-    One that hangs is named after a while (`training/interrupt.py`), and ends with Ctrl-C.
+    One that hangs is named after a while (`runs/interrupt.py`), and ends with Ctrl-C.
     """
 
     def __init__(self, batch: EnvBatch, copies: range) -> None:
