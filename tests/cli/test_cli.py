@@ -291,7 +291,7 @@ def test_a_signal_in_the_first_evaluation_is_an_exit_code_and_a_line(coterie_, t
     monkeypatch.setattr(loop, "evaluate", signalled)
     code, out, err = coterie_("train", "gridworld-cooperative", *GRID, "--out", tmp_path / "a", "--quiet")
     assert (code, out) == (143, "")
-    assert err.endswith("coterie: stopped before the first checkpoint; nothing is kept\n")
+    assert err.endswith("coterie: stopped by a signal before the first checkpoint; nothing is kept\n")
     code, out, _ = coterie_("train", "gridworld-cooperative", "-m", *GRID, "seed=0,1", "--out", tmp_path / "b")
     assert code == 143
     assert "2 of 2 runs have not begun" in out

@@ -396,12 +396,6 @@ def test_a_file_that_is_no_yaml_is_refused_in_one_sentence_with_the_line(tmp_pat
     assert said.endswith(", line 3, column 1")
 
 
-def test_processes_of_a_world_and_workers_exclude_each_other():
-    words = ["world.name=gymnasium/CartPole-v1", "world.processes=2"]
-    assert schema.load(COOPERATIVE, words).world.settings.processes == 2
-    assert "set one of them to 0" in refusal(*words, "train.workers=1")
-
-
 @pytest.mark.parametrize("name", [f.name for f in dataclasses.fields(TrainSettings) if isinstance(f.default, int)])
 def test_every_number_of_the_loop_has_a_lower_bound(name):
     if isinstance(TrainSettings.__dataclass_fields__[name].default, bool):

@@ -24,8 +24,8 @@ class Broken(gymnasium.Env):
     observation_space = spaces.Box(-1, 10, (2,), np.float32)
     action_space = spaces.Discrete(3, start=5)
 
-    def __init__(self, defect="", odd_seeds_only=False, marker=None):
-        self.defect, self.odd_seeds_only, self.marker = defect, odd_seeds_only, marker
+    def __init__(self, defect="", odd_seeds_only=False, marker=None, one_in=2):
+        self.defect, self.odd_seeds_only, self.marker, self.one_in = defect, odd_seeds_only, marker, one_in
         if defect == "constructor" or (defect == "rebuild" and os.path.exists(marker)):
             raise RuntimeError("no licence")
 
@@ -45,7 +45,7 @@ class Broken(gymnasium.Env):
         self.noise = self.np_random.random() + (action - 5) * 0.1
         returned = [self.observe(), 1.0, False, self.elapsed_steps == 6, {}]
         first_time = self.marker is None or not os.path.exists(self.marker)
-        if self.elapsed_steps == 3 and first_time and (not self.odd_seeds_only or self.seed % 2):
+        if self.elapsed_steps == 3 and first_time and (not self.odd_seeds_only or self.seed % self.one_in == 1):
             if self.marker:
                 open(self.marker, "w").close()
             DEFECTS[self.defect](returned)
@@ -59,6 +59,13 @@ def raise_error(returned):
 def segfault(returned):
     signal.signal(signal.SIGSEGV, signal.SIG_DFL)  # without pytest's faulthandler
     ctypes.string_at(0)
+
+
+def lock_twice():
+    """Code that does not return to Python when a signal comes, and leaves the interpreter to other threads."""
+    lock = ctypes.create_string_buffer(64)
+    for _ in range(2):
+        ctypes.CDLL(None).pthread_mutex_lock(lock)
 
 
 DEFECTS = {
@@ -79,6 +86,9 @@ DEFECTS = {
     "flag text": lambda returned: returned.__setitem__(2, "yes"),
     "four": lambda returned: returned.pop(),
     "hang": lambda returned: time.sleep(60),
+    "slow": lambda returned: time.sleep(0.6),
+    "stuck": lambda returned: lock_twice(),
+    "hold": lambda returned: ctypes.PyDLL(None).sleep(60),  # keeps the interpreter to itself
     "exit": lambda returned: os._exit(7),
     "segfault": segfault,
 }

@@ -1,11 +1,15 @@
 """Text tasks for tests: every task of the registry, small, and episodes of scripted players in it."""
 
+import os
+import time
+
 import numpy as np
 
 from coterie.config import registry
 from coterie.core import lookup
 from coterie.core.group import Actor, GroupSpec
 from coterie.training.evaluate import evaluate
+from coterie.worlds.tasks.task import Outcome
 from coterie.worlds.tasks.world import AGENT_TYPE
 
 TASKS = [name for name, address in registry.WORLDS.items() if address.startswith("coterie.worlds.tasks.")]
@@ -36,3 +40,19 @@ def play(name, policy, episodes=30, seed=1, **more):
     """An evaluation of one policy in all roles, on instances for tests."""
     world = make(name, episodes, evaluation=True, **more)
     return evaluate(world, [seat(world, policy)], episodes, seed)
+
+
+class Troubled:
+    """A task whose answers say what happens when they are applied."""
+
+    def apply(self, state, role, text):
+        match text:
+            case "hang":
+                time.sleep(60)
+            case "exit":
+                os._exit(3)
+            case "raise":
+                raise ValueError("no such move")
+            case "slow":
+                time.sleep(0.3)
+        return Outcome(state=f"{role}: {text}")

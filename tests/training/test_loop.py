@@ -83,13 +83,27 @@ def test_workers(tmp_path, monkeypatch, forked):
 
     def note(self, *arguments):
         real(self, *arguments)
-        started.append(len(self.processes))
+        started.append(len(self.children))
 
     monkeypatch.setattr(child_processes.ChildProcesses, "__init__", note)
     train(tmp_path / "none", "train.total_steps=32")
     assert started == []
     train(tmp_path / "one", "train.total_steps=32", "train.workers=1")
     assert started == [1]
+
+
+@setting("timeout")
+def test_timeout(tmp_path, monkeypatch, forked):
+    seen = []
+    real = child_processes.ChildProcesses.__init__
+
+    def note(self, *arguments):
+        real(self, *arguments)
+        seen.extend(child.patience.deadline for child in self.children)
+
+    monkeypatch.setattr(child_processes.ChildProcesses, "__init__", note)
+    train(tmp_path / "run", "train.total_steps=32", "train.workers=1", "train.timeout=45")
+    assert seen == [45.0]
 
 
 @setting("ray")

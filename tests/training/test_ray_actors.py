@@ -1,10 +1,12 @@
 """Workers as Ray actors: the same numbers on several nodes, and failures that have a name."""
 
 import contextlib
+import os
 import pickle
 import signal
 import socket
 import sys
+import threading
 import time
 
 import numpy as np
@@ -108,7 +110,8 @@ def test_an_actor_that_dies_is_named(cluster, tmp_path):
     play = started(cluster, tmp_path, "world.trouble=exit", "train.workers=1")
     try:
         with pytest.raises(
-            WorkerError, match=r"the Ray actor playing shards \[0\] died \(Worker .*\); 'coterie resume'"
+            WorkerError,
+            match=r"the Ray actor playing shards \[0\]: its process .* or crashed; 'coterie resume'",
         ):
             play.play(1)
     finally:
@@ -126,7 +129,7 @@ def test_an_answer_that_is_lost_with_its_node_is_named(cluster, tmp_path, monkey
     try:
         with monkeypatch.context() as patch:
             patch.setattr(ray, "get", lose)
-            with pytest.raises(WorkerError, match=r"shards \[0\] died \(Failed to retrieve .*\); 'coterie resume'"):
+            with pytest.raises(WorkerError, match=r"shards \[0\]: its answer was lost with its machine; 'coterie"):
                 play.play(1)
     finally:
         play.close()
@@ -145,10 +148,60 @@ def test_a_local_cluster_ends_with_its_command_which_saves_at_sigterm(tmp_path):
     assert "stopped and saved at" in out
 
 
-def test_waiting_for_cores_is_said(cluster, tmp_path, caplog, monkeypatch):
+def test_waiting_for_cores_is_said_and_ends(cluster, tmp_path, caplog, monkeypatch):
     monkeypatch.setattr(ray_actors, "PATIENCE", 0.0)
-    started(cluster, tmp_path, "train.workers=1").close()
-    assert "train.ray: still waiting for 1 of 1 workers" in caplog.text
+    others = started(cluster, tmp_path, "train.workers=2", "train.shards=2", "train.ray.cpus=2")
+    ray = others.transport.ray
+    try:
+        assert "train.ray: still waiting for 2 of 2 workers" in caplog.text
+        monkeypatch.setattr(ray_actors, "START", 0.0)
+        with pytest.raises(WorkerError, match=r"1 of 1 workers have not started within 2 s \(train\.timeout\)"):
+            started(cluster, tmp_path, "train.workers=1", "train.timeout=2")
+        assert ray.is_initialized()
+    finally:
+        others.close()
+
+
+def test_a_world_that_hangs_in_an_actor_is_named(cluster, tmp_path):
+    play = started(cluster, tmp_path, "world.trouble=sleep", "world.after=0", "train.workers=1", "train.timeout=3")
+    try:
+        with pytest.raises(WorkerError, match=r"shards \[0\]: helpers\.run:Odd, all copies, step 1: no sign of life"):
+            play.play(1)
+    finally:
+        play.close()
+
+
+def test_a_killed_actor_is_one_sentence_and_nothing_of_ray(cluster, tmp_path, capfd):
+    play = started(cluster, tmp_path, "world.trouble=sleep", "world.after=0", "train.workers=1")
+    actor, ray = play.transport.actors[0], play.transport.ray
+    pid = ray.get(actor.__ray_call__.options(concurrency_group="heartbeat").remote(lambda _: os.getpid()))
+    try:
+        threading.Timer(2.0, os.kill, (pid, signal.SIGKILL)).start()
+        with pytest.raises(WorkerError, match=r"shards \[0\]: its process was killed, perhaps for want of memory"):
+            play.play(1)
+        time.sleep(3)  # Ray's report comes late
+    finally:
+        play.close()
+    assert "raylet" not in "".join(capfd.readouterr())
+
+
+def test_a_removed_machine_is_named(tmp_path):
+    from ray.cluster_utils import Cluster
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in (environment() | {"RAY_USAGE_STATS_ENABLED": "0"}).items():
+            patch.setenv(name, value)
+        made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+        node = made.add_node(num_cpus=1)
+        made.wait_for_nodes()
+        play = started(made.address, tmp_path, "world.trouble=sleep", "world.after=0", "train.workers=1")
+        try:
+            threading.Timer(2.0, made.remove_node, (node,), {"allow_graceful": False}).start()
+            with pytest.raises(WorkerError, match=r"shards \[0\]: its machine was removed from the cluster, or cannot"):
+                play.play(1)
+        finally:
+            play.close()
+            made.shutdown()
 
 
 # Connections -------------------------------------------------------------------------------------------------
@@ -231,8 +284,7 @@ def test_an_address_where_nobody_listens_is_refused_at_once(monkeypatch):
 
     asked = []
     monkeypatch.setattr(ray, "init", lambda address, **_: asked.append(address))  # Ray itself would try for minutes
-    with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as taken:
-        there = f"127.0.0.1:{taken.getsockname()[1]}"
+    with answering(bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))) as there:  # the first frame of a server of gRPC
         ray_actors.connect(schema.RaySettings(address=there), 1)
     for address in (there, "127.0.0.1:70000"):
         with pytest.raises(CoterieError, match=rf"train\.ray\.address: no Ray cluster answers at '{address}'; start"):
@@ -240,10 +292,78 @@ def test_an_address_where_nobody_listens_is_refused_at_once(monkeypatch):
     assert asked == [there]
 
 
+@contextlib.contextmanager
+def answering(*said):
+    """The address of a service that says this to whoever connects, and then waits."""
+    with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as service:
+        held = []
+
+        def serve():
+            with contextlib.suppress(OSError):
+                while True:
+                    held.append(service.accept()[0])
+                    for part in said:
+                        held[-1].sendall(part)
+
+        threading.Thread(target=serve, daemon=True).start()
+        yield f"127.0.0.1:{service.getsockname()[1]}"
+        service.shutdown(socket.SHUT_RDWR)  # ends the thread's waiting
+
+
+@pytest.mark.parametrize("said", [(), (b"SSH-2.0-OpenSSH_9.6\r\n",), (b"-ERR", b" unknown command\r\n")])
+def test_another_service_at_the_address_is_named_at_once(said, monkeypatch):
+    monkeypatch.setattr(ray_actors, "LISTENING", 1.0)
+    with answering(*said) as there, pytest.raises(CoterieError, match=f"another service than Ray uses '{there}'; 'ray"):
+        ray_actors.connect(schema.RaySettings(address=there), 1)
+
+
+def test_a_real_cluster_is_no_other_service(cluster):
+    ray_actors.demand_listener(cluster)
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (
+            RuntimeError(
+                "Version mismatch: The cluster was started with:\n    Ray: 2.40.0\n    Python: 3.12.1\nThis process "
+                "on node was started with:\n    Ray: 2.60.0\n    Python: 3.11.7\n"
+            ),
+            "train.ray.address: 'h:1' runs Ray 2.40.0 with Python 3.12.1, this process Ray 2.60.0 with Python 3.11.7; "
+            "both need the same versions",
+        ),
+        (
+            Exception("The current node timed out during startup. This could happen because some of the raylet failed"),
+            "train.ray.address: Ray did not start at 'h:1' in time; the machine may be overloaded or out of memory; "
+            "try again, or play without Ray: train.ray=null",
+        ),
+        (
+            OSError("No space.\nMany\nlines"),
+            "train.ray.address: Ray cannot be used at 'h:1': No space; its logs are in /tmp/ray/session_latest/logs",
+        ),
+    ],
+)
+def test_a_start_that_fails_is_one_sentence(error, sentence, monkeypatch):
+    import ray
+
+    def fail(address, **_):
+        raise error
+
+    monkeypatch.setattr(ray, "init", fail)
+    monkeypatch.setattr(ray_actors, "demand_listener", lambda address: None)
+    with pytest.raises(CoterieError) as caught:
+        ray_actors.connect(schema.RaySettings(address="h:1"), 1)
+    assert str(caught.value) == sentence
+
+
 def test_reasons_are_one_sentence():
-    said = "The actor died.\nWorker exit type: SYSTEM_ERROR Worker exit detail: Worker was lost. Some causes: many."
-    assert ray_actors.reason(RuntimeError(said)) == "Worker was lost"
-    assert ray_actors.reason(RuntimeError("The actor was killed.")) == "The actor was killed"
+    said = "The actor died.\nThe actor is dead because its worker process has died. Worker exit type: X Some causes."
+    assert ray_actors.reason(RuntimeError(said)) == "its process was killed, perhaps for want of memory, or crashed"
+    said = "The actor died because its node has died. Node Id: 3673\n\tthe actor's node was terminated: SIGTERM"
+    assert ray_actors.reason(RuntimeError(said)) == ray_actors.UNREACHABLE
+    said = "Task was killed due to the node running low on memory.\nMemory on the node was 15 GB / 16 GB."
+    assert ray_actors.reason(RuntimeError(said)).startswith("its machine ran out of memory; fewer workers")
+    assert ray_actors.reason(RuntimeError("Something\n else. And why.")) == "Something else"
 
 
 def test_ray_settings_reject_nonsense():

@@ -30,13 +30,14 @@ class Warnings(logging.Handler):
 def main() -> None:
     """Run a command; errors of our own classes and of the file system are printed as one line."""
     from coterie.core.types import CoterieError
-    from coterie.runs.interrupt import is_ctrl_c
+    from coterie.runs.interrupt import is_ctrl_c, watching
 
     logging.basicConfig(level=logging.WARNING, format="coterie: %(message)s", handlers=[Warnings()])
     sys.path.append(str(Path.cwd()))  # a package.module:Name may lie here
     try:
         refuse_renamed_options(sys.argv[1:])
-        app()
+        with watching():
+            app()
     except CoterieError as error:
         say(f"coterie: {error}")
         sys.exit(2 if type(error).__name__ == "ConfigError" else 1)

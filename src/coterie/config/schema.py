@@ -35,7 +35,7 @@ from coterie.core import lookup
 from coterie.core.group import Parameters
 from coterie.core.lookup import Trust, suggest
 from coterie.core.types import CoterieError
-from coterie.core.validation import at_least
+from coterie.core.validation import at_least, positive
 
 
 @dataclass(frozen=True)
@@ -90,6 +90,7 @@ class TrainSettings:
     shards: int = 1  # parts that the environments are divided into; changes results
     workers: int = 0  # processes that collect rollouts; 0: none; does not change results
     ray: RaySettings | None = None  # workers are Ray actors, also on other machines; None: child processes
+    timeout: float = 600.0  # seconds without a sign of life after which a worker counts as hanging
     threads: int = 1  # threads of PyTorch; changes results, since the order of sums does
     evaluate_every: int = 10  # iterations between evaluations; the first and last iteration are always evaluated
     evaluate_episodes: int = 100  # episodes per evaluation
@@ -108,6 +109,7 @@ class TrainSettings:
         for name in ("evaluate_episodes", "checkpoint_every", "keep_checkpoints"):
             at_least(name, getattr(self, name), 1)
         at_least("workers", self.workers, 0)
+        positive("timeout", self.timeout)
         if self.ray is not None and not self.workers:
             raise ValueError("ray needs workers: set train.workers to the number of Ray actors")
         if self.num_envs % self.shards:
@@ -143,7 +145,9 @@ UNREADABLE = (
 WITHOUT_EFFECT = {  # settings that change no result, as dotted paths
     "world.processes",
     "world.env_workers",
+    "world.timeout",
     "train.workers",
+    "train.timeout",
     "train.ray",
     "train.ray.address",
     "train.ray.cpus",
@@ -489,11 +493,6 @@ def resolve(layer: dict[str, Any], experiment: str, whose: Trust = "signed", sig
     train = settings_from(TrainSettings, layer.get("train") or {}, "train")
     if train.stop is not None and train.stop.group not in (None, *groups):
         raise ConfigError(f"train.stop.group: no group '{train.stop.group}'; there are {', '.join(map(str, groups))}")
-    if train.workers and _plain_settings(world).get("processes"):
-        raise ConfigError(
-            "world.processes and train.workers cannot be used together: "
-            "a worker cannot start processes; set one of them to 0"
-        )
     seed = _value(int, layer.get("seed", 0), "seed")
     _ranged(lambda: at_least("seed", seed, 0), "seed")
     name = _value(str, layer.get("experiment", experiment), "experiment")

@@ -13,7 +13,7 @@ import numpy as np
 from coterie.config import classes, registry
 from coterie.config.schema import Config, ConfigError, GroupConfig, Part, SeatedRun
 from coterie.config.trust import Untrusted
-from coterie.core import lookup
+from coterie.core import heartbeat, lookup
 from coterie.core.game import NoGame
 from coterie.core.group import (
     ActionShield,
@@ -43,7 +43,9 @@ def build_world(part: Part, num_envs: int) -> World:
     """Build a config's world with `num_envs` environments."""
     try:
         made: Any = classes.world(part.name)  # its constructor is its own
-        world: World = made(part.settings, num_envs)
+        heartbeat.own.world = part.name
+        with heartbeat.own.stepping():
+            world: World = made(part.settings, num_envs)
         lookup.check_attributes(world, World)
     except UnknownName as error:
         raise ConfigError(f"world.name: {error}") from None

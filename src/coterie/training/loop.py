@@ -390,14 +390,18 @@ def loop(
         try:
             training.score_step_0()
             record(training.validate())
-        except Interrupted:
+        except Interrupted as stopped:
             if training.run.steps():  # of a fork, which goes on from there
                 return {"finished": False, "env_steps": training.env_steps}
-            raise Interrupted("stopped before the first checkpoint; nothing is kept") from None
+            raise Interrupted(f"{stopped} before the first checkpoint; nothing is kept") from None
         training.save()
     wall_before = training.wall
     while training.unrecorded is not None or not ended():
-        metrics = training.advance() if training.unrecorded is None else training.unrecorded
+        try:
+            metrics = training.advance() if training.unrecorded is None else training.unrecorded
+        except Interrupted as stopped:  # a world does not end its step: the iteration is lost
+            log.warning("%s", stopped)
+            return {"finished": False, "env_steps": training.run.steps()[-1]}
         training.unrecorded, paused, last = None, False, ended()
         if last or training.iteration % settings.evaluate_every == 0:
             try:

@@ -66,7 +66,7 @@ def lines_until(file: Path, step: int) -> bytes:
 
 def _lines(file: Path) -> Iterator[tuple[bytes, dict[str, Any] | None]]:
     """Every line with its record, None where it holds none; a last line that is being written is left out."""
-    if not file.exists():
+    if not file.is_file():  # a pipe of this name would keep its reader waiting
         return
     with open(file, "rb") as opened:
         for line in opened:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from coterie.core import seeding
+from coterie.core import heartbeat, seeding
 from coterie.core.decisions import Decisions, StateRows
 from coterie.core.group import Actor, GroupSpec, HasEpisodeState
 from coterie.core.trees import map_tree
@@ -148,7 +148,8 @@ class Runner:
         self.step_count, self.frames_per_step = 0, world.num_envs * shards
         self.world, self.actors, self.seed, self.shard, self.greedy = world, actors, seed, shard, greedy
         self.keep_views = False  # views outlive the step: they hold copies of the world's arrays, which it writes over
-        self.timestep = world.reset(seeding.integer(seed, "world", shard))
+        with heartbeat.own.stepping(step=0):
+            self.timestep = world.reset(seeding.integer(seed, "world", shard))
         self.tally = Tally(world.num_envs, [actor.group_spec for actor in actors])
         self.opened: dict[str, OpenDecisions] = {}  # decisions whose outcome is not known yet, by group
         self.random: dict[str, np.random.Generator] = {}  # group -> stream of this iteration, by `begin`
@@ -227,7 +228,11 @@ class Runner:
                     shape = (self.world.num_envs, len(group_spec.spaces.agents), *action_shape(space))
                     actions[group_spec.agent_type] = blank(shape, action_dtype(space))
                 actions[group_spec.agent_type][:, group_spec.columns] = decision.action
-        self.timestep = self.world.step(actions)
+        heartbeat.own.enter(step=self.step_count + 1)
+        try:
+            self.timestep = self.world.step(actions)
+        finally:
+            heartbeat.own.leave()
         self.tally.add(self.timestep, None if self.world.simultaneous else someone_acted(acted))
         self.step_count += 1
         if writers is not None:
@@ -302,7 +307,8 @@ class Runner:
 
     def load(self, state: State) -> None:
         """Restore a saved state."""
-        self.timestep = self.world.load(state["world"])
+        with heartbeat.own.stepping(step=0):
+            self.timestep = self.world.load(state["world"])
         self.tally.load(state["tally"])
         self.memories = {name: memory.copy() for name, memory in state["memories"].items()}
         self.opened = {name: OpenDecisions.from_state(held) for name, held in state["openings"].items()}

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from coterie.config.schema import Config
+from coterie.core.child_process import Lost
 from coterie.core.decisions import StateRows, merge
 from coterie.core.group import Group
 from coterie.core.types import CoterieError, Counters, State, merge_counters
@@ -75,7 +76,10 @@ class Transport(Protocol):
     """Carries requests to workers in other processes, each of which has a `ShardService`."""
 
     def exchange(self, requests: Sequence[Request]) -> list[Answer]:
-        """Send every worker its request, then wait for all answers. Raises `WorkerError` if one has died."""
+        """Send every worker its request, then wait for all answers.
+
+        Raises `WorkerError` if one has died, or has shown no sign of life for too long.
+        """
         ...
 
     def close(self) -> None:
@@ -192,6 +196,8 @@ class ShardService:
             return Answer(False, methods[request.method](*request.arguments))
         except CoterieError as error:
             return Answer(True, str(error))
+        except MemoryError as error:
+            return Answer(True, f"not enough memory: {error}; lower train.num_envs, train.workers or the world's sizes")
         except Exception:  # the trainer reports any other failure, with this process's traceback
             return Answer(True, traceback.format_exc())
 
@@ -244,6 +250,16 @@ class RemoteWorkers:
 
     def close(self) -> None:
         self.transport.close()
+
+
+def lost_worker(config: Config, shards: list[int], kind: str, lost: Lost) -> WorkerError:
+    """The error for a worker that died or hangs: what it was doing, why it is given up, and what helps."""
+    activity, third_party = lost.activity, lost.activity.in_world and lost.activity.limit > 0
+    where = f"{activity.where(config.world.name)}: " if activity.in_world or lost.hung else ""
+    setting = f" ({'world' if third_party else 'train'}.timeout)" if lost.hung else ""
+    cure = "world.restarts=N truncates up to N such episodes and goes on; " if third_party else ""
+    said = f"the {kind} playing shards {shards}: {where}{lost.reason}{setting}; {cure}"
+    return WorkerError(f"{said}'coterie resume' continues from the last checkpoint")
 
 
 def assign(shards: int, workers: int) -> list[list[int]]:

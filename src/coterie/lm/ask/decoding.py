@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from coterie.core import heartbeat
 from coterie.lm.ask.interface import Sampling
 from coterie.lm.ask.prefix_cache import PrefixCache, make_kv_cache
 
@@ -54,6 +55,7 @@ def decode(
         state.repeat(per_prompt)
         logits = logits.repeat_interleave(per_prompt, 0)
         for step in range(sampling.max_tokens):
+            heartbeat.own.beat()
             uniform = uniforms[[sample.number for sample in active], step]
             chosen, logprobs = sample_tokens(logits, torch.from_numpy(uniform).to(logits.device), sampling)
             _append(active, chosen.tolist(), logprobs.tolist(), sampling, stop)

@@ -30,6 +30,7 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
+from coterie.core import heartbeat
 from coterie.core.validation import positive
 from coterie.lm.ask.interface import (
     Completion,
@@ -206,6 +207,7 @@ class Http(LanguageModel):
 
         `tokens` is the most that the answer may contain, which limits its size.
         """
+        heartbeat.own.beat()
         url = path if "://" in path else self.url + path
         return self._request("POST", url, json.dumps(body).encode(), ANSWER_BYTES + JSON_BYTES * tokens)
 

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from coterie.core import heartbeat
 from coterie.lm.ask import decoding, scoring
 from coterie.lm.ask.interface import (
     Completion,
@@ -140,6 +141,7 @@ class Local(LanguageModel):
         order = sorted(range(len(prompts)), key=lambda i: len(tokens[i]))
         with self._evaluating(), torch.inference_mode():
             for begin in range(0, len(order), self.settings.batch_size):
+                heartbeat.own.beat()
                 part = order[begin : begin + self.settings.batch_size]
                 found[part] = self._vectors([tokens[i] for i in part]).cpu().numpy()
         return found

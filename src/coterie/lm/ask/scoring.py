@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from coterie.core import heartbeat
 from coterie.lm.ask.packing import (
     PackedRow,
     Tokens,
@@ -100,6 +101,7 @@ def score_rows(model: Any, prompts: Sequence[Tokens], choices: Choices, batch_si
     found: list[list[float]] = [[] for _ in prompts]
     with torch.inference_mode():
         for begin in range(0, len(rows), batch_size):
+            heartbeat.own.beat()
             part = rows[begin : begin + batch_size]
             sums = row_logprobs(model, [tokens for _, tokens, _ in part], [size for *_, size in part])
             for (number, _, _), value in zip(part, sums.tolist()):

@@ -23,6 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from coterie.core import heartbeat
 from coterie.core.types import Array
 from coterie.lm.learn import engine_plain
 from coterie.lm.learn.engine_plain import Buffers, Field
@@ -308,6 +309,7 @@ class Schedule:
         while self.rows or self.next < total:
             self._admit(total)
             for _ in range(STRIDE):
+                heartbeat.own.beat()
                 self.engine.step(len(self.rows), self.state, self.buffers)
             self._release()
 

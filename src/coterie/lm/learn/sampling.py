@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from coterie.core import heartbeat
 from coterie.core.types import Array
 from coterie.lm.learn.network import CausalNetwork, Keys
 from coterie.lm.learn.transformer import Spans, Transformer
@@ -65,6 +66,7 @@ def sample(network: CausalNetwork, prompts: Sequence[Sequence[int]], spec: Sampl
     caches, logits, padding = _prefill(network, prompts, spec)
     left = torch.arange(rows, device=device)  # rows that still write
     for step in range(spec.max_tokens):
+        heartbeat.own.beat()
         chosen, log_prob, spread = _draw(logits, spec.temperature, uniform[left, step])
         here = left.cpu().numpy()
         tokens[here, step], log_probs[here, step] = chosen.cpu().numpy(), log_prob.cpu().numpy()

@@ -16,6 +16,7 @@ from typing import ClassVar, Literal
 import numba
 import numpy as np
 
+from coterie.core import heartbeat
 from coterie.core.game import Game
 from coterie.core.search_space import Real, Space
 from coterie.core.settings import Settings
@@ -172,6 +173,7 @@ class Search:
         parts = self._parts(network, len(trees.size))
         threads = numba.get_num_threads() if len(parts) > 1 else 1
         for simulation in range(-1, int(roots.budget.max(initial=0)) + 1):  # the last one only takes in answers
+            heartbeat.own.beat()
             for evaluation, exchange in parts:
                 if exchange.waiting.any():
                     evaluation.finish()
@@ -202,6 +204,7 @@ class Search:
             tree.plant(trees, int(n), starts.positions[n])
         self._evaluate(trees, fresh, roots, random)
         for simulation in range(int(roots.budget.max(initial=0))):
+            heartbeat.own.beat()
             found = tree.descend_all(trees, self.formula, roots, simulation, rows)
             self._evaluate(trees, self._play_leaves(trees, rows[:found]), roots, random)
 

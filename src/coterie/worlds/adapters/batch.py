@@ -20,7 +20,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 
-from coterie.core import seeding
+from coterie.core import heartbeat, seeding
 from coterie.core.trees import map_tree
 from coterie.core.types import (
     AgentType,
@@ -236,17 +236,34 @@ class BatchArrays:
 class EnvBatch:
     """The environments of a range of copies, stepped one after the other."""
 
-    def __init__(self, make_env: EnvFactory, copies: range, fresh: bool, name: str) -> None:
+    def __init__(
+        self, make_env: EnvFactory, copies: range, fresh: bool, name: str, timeout: float, startup_timeout: float
+    ) -> None:
+        """`timeout`: seconds that a step or reset may take, as this process's heartbeat says; `startup_timeout`: the
+        same for the construction of an environment."""
         self.make_env, self.copies, self.fresh, self.name, self.seed = make_env, copies, fresh, name, 0
-        self.envs = [make_env() for _ in copies]
+        self.timeout, self.startup_timeout = timeout, startup_timeout
+        self.envs = [self._make(copy) for copy in copies]
         self.env_spec = self.envs[0].env_spec
         self.used = [False] * len(copies)  # the environment has been stepped
-        self.current_copy = np.zeros(1, np.int64)  # the copy that is being stepped or reset
+        self.episode_seeds = [0] * len(copies)
 
-    def attach(self, arrays: BatchArrays, current_copy: Array | None = None) -> None:
+    def _make(self, copy: int) -> ExternalEnv:
+        """Build the environment of a copy."""
+        self._enter(copy, limit=self.startup_timeout)
+        try:
+            return self.make_env()
+        finally:
+            heartbeat.own.leave()
+
+    def _enter(self, copy: int, episode: int = -1, step: int = -1, seed: int = -1, limit: float = 0.0) -> None:
+        """Say what is called next: it may not return."""
+        heartbeat.own.world = self.name
+        heartbeat.own.enter(limit or self.timeout, copy, episode, step, seed)
+
+    def attach(self, arrays: BatchArrays) -> None:
         """Bind every environment to its rows of the arrays."""
         self.arrays = arrays
-        self.current_copy = self.current_copy if current_copy is None else current_copy
         self.env_arrays = {copy: arrays.of_copy(copy) for copy in self.copies}
         for copy, env in zip(self.copies, self.envs, strict=True):
             env.bind(self.env_arrays[copy])
@@ -266,39 +283,44 @@ class EnvBatch:
 
     def reset(self, copy: int, rebuild: bool = False) -> EnvFailure | None:
         """Start the episode numbered `arrays.episode[copy]`, in a newly built environment if asked."""
-        arrays, self.current_copy[0] = self.arrays, copy
+        arrays, index = self.arrays, copy - self.copies.start
         arrays.elapsed_steps[copy], arrays.resetting[copy] = 0, True
         # The word "guest" is part of every episode's seed: another word would change all results.
         # NumPy's legacy generators accept seeds below 2^32.
         episode = int(arrays.episode[copy])
         place = (copy + episode * arrays.num_envs, 0) if arrays.numbered[copy] else (copy, episode)
-        seed = seeding.integer(self.seed, "guest", *place) % 2**31
+        seed = self.episode_seeds[index] = seeding.integer(self.seed, "guest", *place) % 2**31
         try:
             if rebuild or self.fresh:
                 self._rebuild(copy)
-            self.envs[copy - self.copies.start].reset(seed)
+            self._enter(copy, episode, 0, seed)
+            self.envs[index].reset(seed)
         except (Exception, SystemExit) as error:
-            again = self.used[copy - self.copies.start] and not isinstance(error, InvalidEnvOutput)
+            again = self.used[index] and not isinstance(error, InvalidEnvOutput)
             return EnvFailure(copy, "reset", describe_error(error) + (AGAIN if again else ""))
         finally:
+            heartbeat.own.leave()
             arrays.resetting[copy] = False
         return None
 
     def step(self, first: int) -> EnvFailure | None:
         """Step every copy from `first` on; a copy whose episode is over starts the next one."""
-        arrays, current_copy = self.arrays, self.current_copy
+        arrays, offset = self.arrays, self.copies.start
         ended, elapsed_steps, paused = arrays.ended, arrays.elapsed_steps, arrays.paused.tolist()
-        offset = self.copies.start
+        episodes, lengths = arrays.episode.tolist(), elapsed_steps.tolist()
         for copy in range(first, self.copies.stop):
             if paused[copy]:
                 continue
-            current_copy[0] = copy
             env, self.used[copy - offset] = self.envs[copy - offset], True
+            steps = lengths[copy] + 1
+            self._enter(copy, episodes[copy], steps, self.episode_seeds[copy - offset])
             try:
                 over = env.step()
             except (Exception, SystemExit) as error:  # third-party code may raise anything; the world decides
                 return EnvFailure(copy, "step", describe_error(error))
-            steps = elapsed_steps[copy] = elapsed_steps[copy] + 1
+            finally:
+                heartbeat.own.leave()
+            elapsed_steps[copy] = steps
             ended[copy] = over
             if steps == LONG_EPISODE and not self.env_spec.limited:
                 warn_once(
@@ -321,13 +343,17 @@ class EnvBatch:
         failure = self.reset(copy)
         self.used[copy - self.copies.start] = True
         env, arrays = self.envs[copy - self.copies.start], self.env_arrays[copy]
+        episode, seed = int(self.arrays.episode[copy]), self.episode_seeds[copy - self.copies.start]
         for step in range(length if failure is None else 0):
             for agent_type, taken in actions.items():
                 arrays[agent_type].action[...] = taken[step]
+            self._enter(copy, episode, step + 1, seed)
             try:
                 over = env.step()
             except (Exception, SystemExit) as error:
                 return EnvFailure(copy, "step", describe_error(error))
+            finally:
+                heartbeat.own.leave()
             if over:
                 return EnvFailure(copy, "step", f"the episode ended after {step + 1} of {length} steps")
             self.arrays.elapsed_steps[copy] += 1
@@ -336,7 +362,7 @@ class EnvBatch:
     def _rebuild(self, copy: int) -> None:
         index = copy - self.copies.start
         close_env(self.envs[index])
-        self.envs[index], self.used[index] = self.make_env(), False
+        self.envs[index], self.used[index] = self._make(copy), False
         self.envs[index].bind(self.env_arrays[copy])
 
     def frame(self, copy: int) -> Any:

@@ -42,7 +42,7 @@ from coterie.core.validation import at_least, positive
 from coterie.core.world import CostlySteps, World
 from coterie.worlds.adapters.batch import BatchArrays, EnvFactory, EnvFailure, ExternalEnvError, close_env, warn_once
 from coterie.worlds.adapters.own_generators import OwnGenerators
-from coterie.worlds.adapters.workers import Worker, WorkerSpec, close_workers, start_workers
+from coterie.worlds.adapters.workers import Worker, WorkerSpec, close_workers, receive_results, start_workers
 
 log = logging.getLogger("coterie")
 FRESH_HINT = (
@@ -71,8 +71,8 @@ class ExternalSettings(Settings):
 
     id: str  # the environment's name: the part of the world's name after the slash
     options: dict[str, Any] = field(default_factory=dict)  # keyword arguments of the environment's constructor
-    processes: int = 0  # at most this many child processes share the copies; 0: all copies in this process
-    timeout: float = 60.0  # seconds that a child process may take for one step
+    processes: int | None = None  # child processes that share the copies; 0: none; None: one if `restarts` is set
+    timeout: float = 300.0  # seconds that a step or reset of one environment may take
     restarts: int = 0  # failed episodes to truncate before a failure is an error; 0: the first failure is an error
     max_episode_steps: int | None = None  # truncate episodes here; None: at the registered limit
     fresh: bool = False  # build the environment anew for every episode, if it keeps state between episodes
@@ -86,7 +86,7 @@ class ExternalSettings(Settings):
     resize: tuple[int, int] | None = None  # height and width that pictures are averaged to
 
     def __post_init__(self) -> None:
-        at_least("processes", self.processes, 0)
+        at_least("processes", self.processes or 0, 0)
         positive("timeout", self.timeout)
         at_least("restarts", self.restarts, 0)
         at_least("frame_stack", self.frame_stack, 1)
@@ -98,9 +98,14 @@ class ExternalSettings(Settings):
             at_least("max_episode_steps", self.max_episode_steps, 1)
 
     @property
+    def child_processes(self) -> int:
+        """At most this many child processes play: an environment that hangs or crashes can be restarted only there."""
+        return int(self.restarts > 0) if self.processes is None else self.processes
+
+    @property
     def evaluation_copies(self) -> int:
         """At most this many copies play an evaluation: more take time to build, and memory, and are not faster."""
-        return max(16, self.processes)
+        return max(16, self.child_processes)
 
     @property
     def changes_frames(self) -> bool:
@@ -146,7 +151,7 @@ class ExternalWorld(World):
         at_least("num_envs", num_envs, 1)
         self.name, self.settings, self.num_envs = name, settings, num_envs
         self.restarts = 0
-        processes = min(settings.processes, num_envs)  # videos and spec checks use a world of one copy
+        processes = min(settings.child_processes, num_envs)  # videos and spec checks use a world of one copy
         if settings.seed_globals:
             make_env = functools.partial(OwnGenerators, make_env)
         worker_spec = WorkerSpec(name, make_env, processes, settings.timeout, settings.fresh)
@@ -290,7 +295,7 @@ class ExternalWorld(World):
         """Call all workers at once, then restart the copies that failed."""
         for worker in self._workers:
             worker.send(method, worker.copies.start, *arguments)
-        failures = [worker.receive() for worker in self._workers]  # read every reply before the next call
+        failures = receive_results(self._workers)  # read every reply before the next call
         for worker, failure in zip(self._workers, failures, strict=True):
             while failure is not None:
                 self._restart_copy(worker, failure)

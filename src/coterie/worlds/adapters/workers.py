@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import itertools
 import mmap
-import multiprocessing
 import os
-import signal
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,9 +16,8 @@ from multiprocessing import reduction
 from multiprocessing.connection import Connection
 from typing import Any, Protocol
 
-import numpy as np
-
-from coterie.core.signals import ctrl_c_blocked
+from coterie.core.child_process import ChildProcess, Lost, close_all, receive_all
+from coterie.core.heartbeat import START
 from coterie.core.types import Array, CoterieError
 from coterie.worlds.adapters.batch import (
     BatchArrays,
@@ -35,8 +32,6 @@ from coterie.worlds.adapters.batch import (
     warn_once,
 )
 
-STARTUP_TIMEOUT = 120.0  # seconds for a child process to start and build its environments
-
 
 @dataclass(frozen=True)
 class WorkerSpec:
@@ -45,8 +40,13 @@ class WorkerSpec:
     world_name: str  # for messages
     make_env: EnvFactory
     processes: int = 0
-    timeout: float = 60.0
+    timeout: float = 300.0
     fresh: bool = False
+
+    @property
+    def startup_timeout(self) -> float:
+        """Seconds that the construction of an environment may take, imports included."""
+        return max(START, self.timeout)
 
 
 class Worker(Protocol):
@@ -84,7 +84,10 @@ class Worker(Protocol):
 
 
 class LocalWorker:
-    """Steps all copies in this process. An environment that hangs or kills the process takes the run with it."""
+    """Steps all copies in this process. An environment that kills the process takes the run with it.
+
+    One that hangs is named after a while (`runs/interrupt.py`), and ends with Ctrl-C.
+    """
 
     def __init__(self, batch: EnvBatch, copies: range) -> None:
         self.batch, self.copies = batch, copies
@@ -118,33 +121,16 @@ class ProcessWorker:
 
     def __init__(self, spec: WorkerSpec, copies: range) -> None:
         self.spec, self.copies = spec, copies
-        self._pipe: Connection | None = None
-        self._process: Any = None
-        self._reply_timeout = spec.timeout
-        self._shared: tuple[SharedMemory, BatchArrays, int] | None = None
-        self.current_copy = np.zeros(1, np.int64)
+        self._shared: tuple[SharedMemory, BatchArrays] | None = None
         self.start()
 
     def start(self) -> None:
         """Start the process, which builds its environments at once."""
-        context = multiprocessing.get_context("spawn")
-        self._pipe, child_pipe = context.Pipe()
-        arguments = (child_pipe, self.spec, self.copies)
-        name = f"environments of {self.spec.world_name}"
-        self._process = context.Process(target=serve, args=arguments, daemon=True, name=name)
-        try:
-            with ctrl_c_blocked():
-                self._process.start()
-        except AssertionError:  # multiprocessing asserts that a daemonic process has no children
-            raise CoterieError(
-                f"{self.spec.world_name}: world.processes and train.workers cannot be used together: "
-                "a worker process cannot start child processes; set one of them to 0"
-            ) from None
-        child_pipe.close()
+        self.child = ChildProcess(serve, (self.spec, self.copies), self.spec.world_name, self.spec.timeout)
+        self.child.busy = True
 
     def wait_until_built(self) -> EnvSpec:
         """Wait until the child has built its environments."""
-        self._reply_timeout = STARTUP_TIMEOUT
         result = self.receive()
         if isinstance(result, EnvFailure):
             raise _build_error(self.spec, result.message)
@@ -153,45 +139,36 @@ class ProcessWorker:
         env_spec: EnvSpec = result
         return env_spec
 
-    def share(self, memory: SharedMemory, arrays: BatchArrays, offset: int) -> None:
-        """Send the shared memory to the child, which writes the copy it is stepping at `offset`."""
-        self._shared = (memory, arrays, offset)
-        self.current_copy = np.frombuffer(memory.map, np.int64, 1, offset)
+    def share(self, memory: SharedMemory, arrays: BatchArrays) -> None:
+        """Send the shared memory to the child."""
+        self._shared = (memory, arrays)
         self._attach()
 
     def _attach(self) -> None:
         assert self._shared is not None
-        assert self._pipe is not None
-        memory, arrays, offset = self._shared
-        self.send("attach", arrays.env_spec, arrays.num_envs, memory.size, offset)
-        memory.send(self._pipe, self._process.pid)
+        memory, arrays = self._shared
+        self.send("attach", arrays.env_spec, arrays.num_envs, memory.size)
+        memory.send(self.child.pipe, self.child.pid)
         self.receive()
 
     def send(self, method: str, *arguments: Any) -> None:
-        assert self._pipe is not None
-        self._reply_timeout = self.spec.timeout
-        try:
-            self._pipe.send((method, arguments))
-        except (BrokenPipeError, ConnectionResetError):
-            return  # `receive` reports it
+        self.child.send((method, arguments))
 
     def receive(self) -> Any:
-        assert self._pipe is not None
-        try:
-            if self._pipe.poll(self._reply_timeout):
-                result, warnings = self._pipe.recv()
-                for warning in warnings:
-                    warn_once(*warning)  # several processes may report the same
-                return result
-            message = f"no reply within {self._reply_timeout:g} seconds"
-        except (EOFError, ConnectionResetError, BrokenPipeError):
-            self._process.join(5)
-            code = self._process.exitcode
-            message = f"its process exited with code {code}"
-            if code is not None and code < 0:
-                message = f"its process was killed by {signal.Signals(-code).name}"
-        self._kill()
-        copy = int(self.current_copy[0])
+        return self.read(self.child.receive())
+
+    def read(self, reply: Any) -> Any:
+        """The result that a reply of the child holds; a child that was lost is an `EnvFailure`."""
+        if not isinstance(reply, Lost):
+            result, warnings = reply
+            for warning in warnings:
+                warn_once(*warning)  # several processes may report the same
+            return result
+        seen = reply.activity
+        copy = seen.copy if seen.copy in self.copies else self.copies.start
+        message = reply.reason
+        if reply.hung:
+            message += f" (world.timeout); the seed of its episode is {seen.seed}"
         resetting = self._shared is not None and bool(self._shared[1].resetting[copy])
         return EnvFailure(copy, "reset" if resetting else "step", message, process_died=True)
 
@@ -203,9 +180,7 @@ class ProcessWorker:
         self.call("set_seed", seed)
 
     def replay(self, copy: int, actions: Mapping[str, Array], length: int) -> EnvFailure | None:
-        self.send("replay", copy, dict(actions), length)
-        self._reply_timeout = self.spec.timeout * (1 + length)
-        failure: EnvFailure | None = self.receive()
+        failure: EnvFailure | None = self.call("replay", copy, dict(actions), length)
         return failure
 
     def restart(self, seed: int) -> None:
@@ -217,17 +192,7 @@ class ProcessWorker:
         self._shared[1].resetting[self.copies.start : self.copies.stop] = False
 
     def close(self) -> None:
-        if self._pipe is not None:
-            self._pipe.close()  # the child exits when its pipe closes
-            self._pipe = None
-            self._process.join(5)
-        self._kill()
-
-    def _kill(self) -> None:
-        """Kill the process if it still runs, and collect its exit status."""
-        if self._process.is_alive():
-            self._process.kill()
-        self._process.join()
+        close_all([self.child])
 
 
 def _build_error(spec: WorkerSpec, message: str) -> ExternalEnvError:
@@ -241,7 +206,7 @@ def start_workers(spec: WorkerSpec, num_envs: int) -> tuple[list[Worker], EnvSpe
     if not spec.processes:
         copies = range(num_envs)
         try:
-            batch = EnvBatch(spec.make_env, copies, spec.fresh, spec.world_name)
+            batch = _build(spec, copies)
         except CoterieError:
             raise
         except (Exception, SystemExit) as error:  # third-party constructors may raise anything
@@ -257,14 +222,27 @@ def start_workers(spec: WorkerSpec, num_envs: int) -> tuple[list[Worker], EnvSpe
         env_specs = [worker.wait_until_built() for worker in workers]
         env_spec = env_specs[0]
         size = BatchArrays(env_spec, num_envs).size
-        memory = SharedMemory(size + 64 * spec.processes)
+        memory = SharedMemory(size)
         arrays = BatchArrays(env_spec, num_envs, memory.map)
-        for index, worker in enumerate(workers):
-            worker.share(memory, arrays, size + 64 * index)
+        for worker in workers:
+            worker.share(memory, arrays)
     except BaseException:
-        close_workers(workers)
+        close_all([worker.child for worker in workers])
         raise
     return [*workers], env_spec, arrays
+
+
+def _build(spec: WorkerSpec, copies: range) -> EnvBatch:
+    return EnvBatch(spec.make_env, copies, spec.fresh, spec.world_name, spec.timeout, spec.startup_timeout)
+
+
+def receive_results(workers: Sequence[Worker]) -> list[Any]:
+    """The results of all workers' calls, or `EnvFailure` objects; processes are waited for together."""
+    processes = [worker for worker in workers if isinstance(worker, ProcessWorker)]
+    if len(processes) < 2:
+        return [worker.receive() for worker in workers]
+    replies = receive_all([worker.child for worker in processes])
+    return [worker.read(reply) for worker, reply in zip(processes, replies, strict=True)]
 
 
 def close_workers(workers: Sequence[Worker]) -> None:
@@ -293,11 +271,9 @@ class SharedMemory:
 
 def serve(pipe: Connection, spec: WorkerSpec, copies: range) -> None:
     """Main function of a child process: build the environments, then serve calls until the pipe closes."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)  # the parent handles them
     collect_warnings()  # they travel with the replies
     try:
-        batch = EnvBatch(spec.make_env, copies, spec.fresh, spec.world_name)
+        batch = _build(spec, copies)
         pipe.send((batch.env_spec, take_warnings()))
     except CoterieError as error:
         pipe.send((CoterieError(str(error)), take_warnings()))
@@ -312,11 +288,11 @@ def serve(pipe: Connection, spec: WorkerSpec, copies: range) -> None:
             batch.close()
             return
         if method == "attach":
-            env_spec, num_envs, size, offset = arguments
+            env_spec, num_envs, size = arguments
             handle = reduction.recv_handle(pipe)
             memory = mmap.mmap(handle, size)
             os.close(handle)
-            batch.attach(BatchArrays(env_spec, num_envs, memory), np.frombuffer(memory, np.int64, 1, offset))
+            batch.attach(BatchArrays(env_spec, num_envs, memory))
             result = None
         else:
             result = getattr(batch, method)(*arguments)

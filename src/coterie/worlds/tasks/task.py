@@ -15,7 +15,7 @@ from typing import Any, Literal, Protocol, Self, TypeVar, get_args
 import numpy as np
 
 from coterie.core.settings import Settings
-from coterie.core.validation import at_least, one_of, whole
+from coterie.core.validation import at_least, one_of, positive, whole
 
 Split = Literal["auto", "train", "validation", "test"]
 Reward = Literal["dense", "sparse"]
@@ -95,12 +95,15 @@ class TaskSettings(Settings):
     max_answer: int = 2000
     # Child processes that apply answers; 0: this process does.
     env_workers: int = 0
+    # Seconds that a child process may take to apply one answer.
+    timeout: float = 300.0
 
     def __post_init__(self) -> None:
         for name, low in (("turns", 1), ("group_size", 1), ("max_answer", 1), ("env_workers", 0)):
             whole(name, getattr(self, name))
             at_least(name, getattr(self, name), low)
         at_least("alpha", self.alpha, 0)
+        positive("timeout", self.timeout)
         for name, hint in (("reward", Reward), ("split", Split)):
             one_of(name, getattr(self, name), get_args(hint))
 

@@ -53,7 +53,7 @@ class TaskWorld(World):
         self.agent_types: Mapping[str, AgentType] = {
             AGENT_TYPE: AgentType(self.roles, Text(MAX_PROMPT), Text(settings.max_answer))
         }
-        self.workers = EnvWorkers(task, settings.env_workers)
+        self.workers = EnvWorkers(task, settings.env_workers, settings.timeout)
         self.templates = chosen_templates(settings, task, task.generate(seeding.generator(0, "template")))
         # Copies of one instance, forks and transcripts read the same prompts.
         self._written_prompt = lru_cache(REMEMBERED)(partial(write_prompt, task, self.templates, settings.turns))
