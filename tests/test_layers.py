@@ -17,7 +17,7 @@ BELOW = {  # package -> packages it may import
     "lm": {"core"},
     "policies": {"core", "nn", "lm"},
     "advice": {"core", "nn", "lm", "preferences"},
-    "algorithms": {"core", "nn", "preferences", "policies"},
+    "algorithms": {"core", "nn", "preferences", "lm", "policies"},
     "config": {"core"},
     "runs": {"core", "config"},
     "training": {"core", "nn", "lm", "policies", "advice", "algorithms", "config", "runs"},

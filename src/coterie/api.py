@@ -26,6 +26,7 @@ from coterie.studies.compare import show as show_comparison
 from coterie.studies.compare.runs import find_runs, gather, read
 from coterie.studies.match import match as matches
 from coterie.studies.match import show as show_match
+from coterie.studies.outputs import VideoAndReport
 from coterie.studies.report import report as reports
 from coterie.training import clone as cloning
 from coterie.training import fork as forks
@@ -69,7 +70,7 @@ def train(
     `trust`: runs of other people that the experiment names may run code of theirs; so it is in every function here.
     """
     refuse_second_import()
-    return start.train(experiment, _words(overrides), out, quiet, reports.write_report, whose(trust))
+    return start.train(experiment, _words(overrides), out, quiet, VideoAndReport(), whose(trust))
 
 
 def sweep(
@@ -104,7 +105,7 @@ def clone(
 ) -> Run:
     """Train an experiment's policies to imitate demonstrations, and write a run: what `coterie clone` does."""
     refuse_second_import()
-    return cloning.clone(experiment, demonstrations, _words(overrides), out, quiet, reports.write_report, whose(trust))
+    return cloning.clone(experiment, demonstrations, _words(overrides), out, quiet, VideoAndReport(), whose(trust))
 
 
 def resume(
@@ -121,9 +122,9 @@ def resume(
     """
     refuse_second_import()
     if fork is not None:
-        forks.fork(path, fork, _words(overrides), quiet, reports.write_report, whose(trust))
+        forks.fork(path, fork, _words(overrides), quiet, VideoAndReport(), whose(trust))
         return True
-    return start.resume(path, _words(overrides), quiet, reports.write_report, whose(trust))
+    return start.resume(path, _words(overrides), quiet, VideoAndReport(), whose(trust))
 
 
 def load(

@@ -11,9 +11,9 @@ import pytest
 
 from coterie.cli import doctor, runs
 from coterie.runs import index as run_index
+from coterie.runs.history import History, Parent
 from coterie.runs.provenance import locked
 from coterie.runs.run import LOCK, STUDY_LOCK, Run
-from coterie.training.history import History, Parent
 from helpers.compare import GRID, fabricate
 from helpers.run import SOURCES, environment, train
 

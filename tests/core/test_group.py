@@ -2,7 +2,6 @@
 
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 
 import coterie
@@ -80,11 +79,3 @@ def test_rollouts_have_room_for_the_masks_of_a_shield(parts, actions):
     shown = actor(**parts).room((2, 3, 1), None)
     assert shown.advice is None
     assert (shown.mask is None) if actions is None else shown.mask.shape == (2, 3, 1, actions)
-
-
-def test_rows_of_a_rollout_keep_what_was_shown():
-    shown = actor().room((2, 3, 1), 5)
-    legal = np.arange(15).reshape(3, 1, 5) % 2 == 0
-    shown.write(1, SimpleNamespace(mask=legal, advice=None))
-    assert shown.mask[0].all()
-    assert np.array_equal(shown.mask[1], legal)

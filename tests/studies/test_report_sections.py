@@ -13,13 +13,13 @@ from coterie.config import schema
 from coterie.lm.ask.cache import Cache, CacheSettings
 from coterie.lm.ask.scripted import Scripted
 from coterie.runs import provenance
+from coterie.runs.history import Parent
 from coterie.runs.run import PROVENANCE, Run
 from coterie.studies import figures, html, interactive
 from coterie.studies.columns import columns
 from coterie.studies.figures import Chart, Reference, Series
 from coterie.studies.report import curves, lm_section, origin_section, report, scores_section, settings_section
 from coterie.studies.statistics import Estimate
-from coterie.training.history import Parent
 from helpers.compare import GRID, fabricate
 
 SCRIPTS = interactive.scripts  # which tests of other files replace

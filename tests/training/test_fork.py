@@ -9,11 +9,11 @@ import pytest
 import coterie
 from coterie.config.schema import ConfigError
 from coterie.core.types import CoterieError
+from coterie.runs.history import Parent
 from coterie.runs.interrupt import Interrupted
 from coterie.runs.provenance import locked
 from coterie.runs.run import Run
 from coterie.training import loop
-from coterie.training.history import Parent
 from helpers.resume import stopped
 from helpers.run import assert_same_end, files, numbers, train
 

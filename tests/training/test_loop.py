@@ -17,7 +17,7 @@ from coterie.runs import metrics
 from coterie.runs import trackers as sinks
 from coterie.runs.run import Run
 from coterie.studies.report import report
-from coterie.training import child_processes, loop, ray_actors
+from coterie.training import build, child_processes, loop, ray_actors
 from coterie.video import films as video
 from coterie.worlds.gridworld.world import Gridworld
 from helpers import run as run_cases
@@ -224,7 +224,7 @@ def shown(tmp_path_factory):
     ("owner", "name", "said"),
     [
         (video, "write_video", "no video: RuntimeError: no screen"),
-        (loop, "build_render_world", "no video: RuntimeError: no screen"),
+        (build, "build_render_world", "no video: RuntimeError: no screen"),
         (report, "write_report", "no report: RuntimeError: no screen"),
         (sinks.Events, "__init__", "no TensorBoard files: RuntimeError: no screen"),
         (sinks.Events, "write", "no further TensorBoard files: RuntimeError: no screen"),
@@ -255,7 +255,12 @@ def test_a_report_is_written_when_the_training_no_longer_takes_memory(tmp_path, 
     monkeypatch.setattr(loop.Training, "__init__", note)
     settings = schema.load("gridworld-cooperative", [*run_cases.GRID, "train.total_steps=64"])
     run = Run.create(tmp_path / "run", settings)
-    loop.train(settings, run, quiet=True, report=lambda *_: alive.append([one() is not None for one in built]))
+
+    class Looks(loop.Outputs):
+        def finish(self, *_):
+            alive.append([one() is not None for one in built])
+
+    loop.train(settings, run, quiet=True, outputs=Looks())
     assert alive == [[False]]
 
 

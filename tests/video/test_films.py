@@ -394,7 +394,7 @@ def test_the_warning_comes_before_the_first_step(tmp_path, monkeypatch):
         raise CoterieError("the training begins")
 
     said = []
-    monkeypatch.setattr(loop, "warn_undrawable", said.append)
+    monkeypatch.setattr(video, "warn_undrawable", said.append)
     monkeypatch.setattr(loop, "loop", watch)
     for number, drawn in enumerate(("true", "false")):
         with pytest.raises(CoterieError, match="the training begins"):

@@ -21,9 +21,9 @@ from typing import Any, Literal, TypeVar
 
 from coterie.config.schema import SeatedRun
 from coterie.core.types import CoterieError
+from coterie.runs.history import History
 from coterie.runs.provenance import in_study, in_training, starts
 from coterie.runs.run import Run, write_text
-from coterie.training.history import History
 
 log = logging.getLogger("coterie")
 LABELS = "labels.json"

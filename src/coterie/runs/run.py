@@ -18,8 +18,8 @@ from coterie.core.lookup import Trust
 from coterie.core.types import CoterieError, State
 from coterie.runs import checkpoint
 from coterie.runs.data_frames import data_frame
-from coterie.training.history import HISTORY, History, Period, read_history, to_json
-from coterie.training.records import Records, lines_until, read_records
+from coterie.runs.history import HISTORY, History, Period, read_history, to_json
+from coterie.runs.records import Records, lines_until, read_records
 
 log = logging.getLogger("coterie")
 STEP = re.compile(r"\d{12,}")  # in the names of checkpoints and videos; copies of people have others

@@ -16,7 +16,7 @@ from coterie.config.schema import ConfigError
 from coterie.core.lookup import Trust
 from coterie.runs.interrupt import Interrupted, Interruption
 from coterie.runs.run import Run
-from coterie.studies.report.report import write_report
+from coterie.studies.outputs import VideoAndReport
 from coterie.training import start
 from coterie.training.jobs import demand_jobs, run_parallel
 from coterie.training.loop import run_directory
@@ -90,9 +90,9 @@ def train_one(
 ) -> None:
     """Train a run, resume it, or leave it alone if it has finished."""
     if (Path(directory) / "config.yaml").is_file():
-        start.resume(directory, None, quiet, write_report, trust)
+        start.resume(directory, None, quiet, VideoAndReport(), trust)
     else:
-        start.train(experiment, overrides, directory, quiet, write_report, trust)
+        start.train(experiment, overrides, directory, quiet, VideoAndReport(), trust)
 
 
 def run_sweep(

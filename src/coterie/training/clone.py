@@ -12,7 +12,7 @@ from coterie.config import schema
 from coterie.core.lookup import Trust
 from coterie.core.types import CoterieError
 from coterie.runs.run import Run
-from coterie.training.loop import Report
+from coterie.training.loop import Outputs
 from coterie.training.start import train
 
 log = logging.getLogger("coterie")
@@ -26,14 +26,14 @@ def clone(
     overrides: list[str] | str | None = None,
     out: str | Path | None = None,
     quiet: bool = False,
-    report: Report | None = None,
+    outputs: Outputs | None = None,
     trust: Trust = "signed",
 ) -> Run:
     """Train an experiment's policies to imitate demonstrations; returns the run."""
     if not paths:
         raise schema.ConfigError("--demonstrations: name at least one directory that 'coterie demonstrate' has written")
     given = [overrides] if isinstance(overrides, str) else list(overrides or [])
-    return train(experiment, [*cloning_overrides(experiment, paths, trust), *given], out, quiet, report, trust)
+    return train(experiment, [*cloning_overrides(experiment, paths, trust), *given], out, quiet, outputs, trust)
 
 
 def cloning_overrides(experiment: str, paths: Sequence[str | Path], trust: Trust = "signed") -> list[str]:

@@ -14,14 +14,14 @@ from coterie.core.files import replacing
 from coterie.core.lookup import Trust
 from coterie.core.types import CoterieError, State
 from coterie.runs import checkpoint
+from coterie.runs.history import Parent
 from coterie.runs.provenance import locked
+from coterie.runs.records import lines_until
 from coterie.runs.run import PROVENANCE, Run, refuse_own_policies
-from coterie.training.history import Parent
 from coterie.training.identity import changes, refuse_other_counting
 from coterie.training.language_models import ANSWERS
-from coterie.training.loop import Report
+from coterie.training.loop import Outputs
 from coterie.training.loop import train as run_training
-from coterie.training.records import lines_until
 
 
 def fork(
@@ -29,7 +29,7 @@ def fork(
     out: str | Path,
     overrides: list[str] | str | None = None,
     quiet: bool = False,
-    report: Report | None = None,
+    outputs: Outputs | None = None,
     trust: Trust = "signed",
 ) -> Run:
     """Continue a run in a new directory, with changed settings; the run itself stays as it is."""
@@ -45,7 +45,7 @@ def fork(
     with locked(parent):
         state = _copied(parent, child, before, settings)
     try:
-        run_training(settings, child, state, quiet=quiet, report=report)
+        run_training(settings, child, state, quiet=quiet, outputs=outputs)
     except BaseException:
         if not (child.path / PROVENANCE).exists():  # refused before it began: the checkpoint does not fit, or so
             shutil.rmtree(child.path)

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from coterie.config.schema import WITHOUT_EFFECT, Config, ConfigError, to_dict
+from coterie.runs.history import changed
 from coterie.runs.run import Run
-from coterie.training.history import changed
 
 COUNTING = ("train.num_envs", "train.shards", "train.rollout_steps")  # steps are counted in iterations of these
 OF_GROUPS = ("agents", "parameters", "policy", "preference", "constraints", "start", "learner.name", "learner.gamma")

@@ -37,7 +37,6 @@ from coterie.training.best import Best
 from coterie.training.build import (
     build_evaluation_world,
     build_groups,
-    build_render_world,
     build_validation_world,
     needs_play,
     probe_learners,
@@ -48,7 +47,6 @@ from coterie.training.language_models import count_unanswered, keep_answers
 from coterie.training.runner import Episodes
 from coterie.training.shortfall import begins_trained, goes_on, shortfalls
 from coterie.training.totals import Totals
-from coterie.video.films import warn_undrawable
 
 log = logging.getLogger("coterie")
 RECENT = 100  # episodes in the moving average
@@ -64,7 +62,22 @@ class AfterValidation(Enum):
 
 
 Watch = Callable[[int, float], AfterValidation]  # (env_steps, validation score) -> how the training goes on
-Report = Callable[[list[Run], Path], Any]  # writes a page for a finished run: `studies.report.report.write_report`
+
+
+class Outputs:
+    """What the interface makes of a run for people to look at, such as a video and a report; as it is, nothing."""
+
+    def begin(self, config: Config) -> None:
+        """Called before the first step: it may warn of what cannot be made."""
+        return
+
+    def finish(self, run: Run, config: Config, actors: Sequence[Actor]) -> None:
+        """Called for a finished run, with the actors of its best policies; rollouts and replay are freed by then."""
+        return
+
+    def missing(self, run: Run) -> None:
+        """Make what a run lacks that was killed after its end."""
+        return
 
 
 class Training:
@@ -306,26 +319,32 @@ def train(
     state: State | None = None,
     quiet: bool = False,
     watch: Watch | None = None,
-    report: Report | None = None,
+    outputs: Outputs | None = None,
 ) -> dict[str, Any]:
     """Run the loop to its end, until `watch` finishes or pauses it, or until Ctrl-C or SIGTERM.
 
-    `watch` is called with every validation score but step 0's, `report` for a finished run. Returns the summary;
+    `watch` is called with every validation score but step 0's. Returns the summary;
     `finished` says whether there is one, `interrupted` whether a signal came. Before the first checkpoint a signal
     raises `Interrupted`, and a new directory is freed.
     """
     with fixed_threads(config.train.threads), interruptible() as interrupted, locked(run), discarding(run):
-        end = train_until_end(config, run, state, quiet, watch, interrupted)
-        if end["finished"] and report is not None:  # the memory of rollouts and replay is free by now
-            with extra("report"):
-                report([run], run.path / "report.html")
+        outputs = outputs or Outputs()
+        end, actors = train_until_end(config, run, state, quiet, watch, outputs, interrupted)
+        if end["finished"]:
+            outputs.finish(run, config, actors)
         return end | {"interrupted": interrupted.is_set()}
 
 
 def train_until_end(
-    config: Config, run: Run, state: State | None, quiet: bool, watch: Watch | None, interrupted: Interruption
-) -> dict[str, Any]:
-    """Build the training, or restore it, and run the loop; what it holds is freed on return."""
+    config: Config,
+    run: Run,
+    state: State | None,
+    quiet: bool,
+    watch: Watch | None,
+    outputs: Outputs,
+    interrupted: Interruption,
+) -> tuple[dict[str, Any], list[Actor]]:
+    """Build the training, or restore it, and run the loop; what it holds besides its actors is freed on return."""
     training = Training(config, run)
     try:
         if state is None:
@@ -335,14 +354,14 @@ def train_until_end(
         run.cut(-1 if state is None else training.env_steps)
         run.write_config(config, 0 if state is None else training.env_steps)
         note_start(run, resumed=state is not None)
-        if config.train.video:
-            warn_undrawable(config.world)
+        outputs.begin(config)
         first = 0 if state is None else training.env_steps + 1
         recorder = Recorder(run, config.train, first, leaves(to_dict(config)))
         whole = config.train.iterations * config.train.iteration_steps  # total_steps may end within an iteration
         training.progress = progress = Progress(whole, training.env_steps, quiet)
         try:
-            return loop(training, config.train.iterations, recorder, progress, interrupted, watch)
+            end = loop(training, config.train.iterations, recorder, progress, interrupted, watch)
+            return end, [group.actor for group in training.groups]
         finally:
             progress.close()
             recorder.close()
@@ -471,12 +490,6 @@ def finish(training: Training, speed: float) -> dict[str, Any]:
     write_text(run.summary_file, json.dumps(summary, indent=2) + "\n")
     with extra("files of findings"):
         write_findings(training)
-    if training.config.train.video:
-        with extra("video", "; train.video=false makes none"):
-            try:
-                write_best_video(training)
-            except Interrupted:  # everything else is there
-                raise CoterieError("stopped by a signal; 'coterie watch RUN' makes one") from None
     return {"finished": True} | summary
 
 
@@ -496,20 +509,6 @@ def write_findings(training: Training) -> None:
     elsewhere = training.workers.findings()
     for group in training.groups:
         group.actor.write_findings(training.run.path, elsewhere.get(group.name, ()))
-
-
-def write_best_video(training: Training) -> None:
-    """Write a video of one episode of the best policies, if the world can be drawn."""
-    from coterie.core.world import Renderable
-    from coterie.training.players import policy_kind
-    from coterie.video.films import Showing, video_paths, write_video
-
-    world = build_render_world(training.config.world)
-    if isinstance(world, Renderable):
-        path = training.run.path / "videos" / "eval" / f"step-{training.best.step:012d}.gif"
-        kinds = {name: policy_kind(group) for name, group in training.config.groups.items()}
-        actors = [group.actor for group in training.groups]
-        write_video(world, actors, evaluation_seed(0), video_paths(path), Showing(episodes=None, kinds=kinds))
 
 
 def describe(training: Training) -> str:

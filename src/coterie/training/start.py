@@ -9,11 +9,10 @@ from typing import Any
 
 from coterie.config import schema
 from coterie.core.lookup import Trust
-from coterie.runs.extras import extra
 from coterie.runs.run import Run, entry, number, refuse_own_policies
 from coterie.training import build
 from coterie.training.identity import refuse_other_problem, refuse_without_effect
-from coterie.training.loop import Report, run_directory
+from coterie.training.loop import Outputs, run_directory
 from coterie.training.loop import train as run_training
 
 log = logging.getLogger("coterie")
@@ -35,13 +34,13 @@ def train(
     overrides: list[str] | str | None = None,
     out: str | Path | None = None,
     quiet: bool = False,
-    report: Report | None = None,
+    outputs: Outputs | None = None,
     trust: Trust = "signed",
 ) -> Run:
     """Train an experiment; returns the run."""
     settings = schema.load(experiment, overrides, trust)
     run = Run.create(run_directory(settings, out), settings)
-    run_training(settings, run, quiet=quiet, report=report)
+    run_training(settings, run, quiet=quiet, outputs=outputs)
     return run
 
 
@@ -49,7 +48,7 @@ def resume(
     path: str | Path,
     overrides: list[str] | str | None = None,
     quiet: bool = False,
-    report: Report | None = None,
+    outputs: Outputs | None = None,
     trust: Trust = "signed",
 ) -> bool:
     """Go on with a run from its newest intact checkpoint; False when it had already finished."""
@@ -63,12 +62,11 @@ def resume(
         steps = int(number(run, summary, "env_steps"))
         if solved or steps >= settings.train.total_steps:
             refuse_without_effect(run, before, settings, steps)
-            if report is not None and not (run.path / "report.html").exists():  # killed before its report
-                with extra("report"):
-                    report([run], run.path / "report.html")
+            if outputs is not None:
+                outputs.missing(run)
             return False
     state = run.newest(run.steps())
     if state is None and run.steps():
         log.warning("'%s' has no intact checkpoint left; it starts anew from its config", path)
-    run_training(settings, run, state, quiet=quiet, report=report)
+    run_training(settings, run, state, quiet=quiet, outputs=outputs)
     return True

@@ -17,11 +17,11 @@ from coterie.config import registry
 from coterie.config.schema import shown_class
 from coterie.core.group import PANELS
 from coterie.core.types import Array
+from coterie.runs.records import Records
 from coterie.runs.run import Run, entry, number
 from coterie.studies import figures, statistics
 from coterie.studies.figures import Chart, Reference, Series
 from coterie.studies.statistics import Estimate, bootstrap_stream
-from coterie.training.records import Records
 
 MAX_POINTS = 200  # of a line with a band
 AXES = {"env_steps": figures.STEPS, "wall_s": figures.TRAINING}  # key of a record -> label of the x axis

@@ -31,7 +31,7 @@ from coterie.core.types import CoterieError
 from coterie.nn.threads import fixed_threads
 from coterie.runs.interrupt import Interrupted, Interruption, interruptible
 from coterie.runs.run import Run, write_text
-from coterie.studies.report.report import write_report
+from coterie.studies.outputs import VideoAndReport
 from coterie.studies.tune.trial import Outcome, Pruner, Result, Score, StudySpec, Trial
 from coterie.training import build, loop, start
 from coterie.training.best import constants
@@ -355,7 +355,7 @@ def train_seeds(trial: Trial, plan: Plan, files: Files, report: Callable[[int, f
         callback = PruningCallback(report, scores, number * horizon, plan.score)
         run = Run.create(files.trial(trial.number) / f"seed{once.seed}", once)
         try:
-            end = loop.train(once, run, quiet=True, watch=callback.watch, report=write_report)
+            end = loop.train(once, run, quiet=True, watch=callback.watch, outputs=VideoAndReport())
         except Interrupted:  # before its first checkpoint
             return Training(finished=False)
         last = number + 1 == plan.seeds or callback.pruned

@@ -7,8 +7,8 @@ import pytest
 import coterie
 from coterie.config import schema
 from coterie.core.types import CoterieError
+from coterie.runs.history import HISTORY, History, Parent, Period, changed
 from coterie.runs.run import Run
-from coterie.training.history import HISTORY, History, Parent, Period, changed
 from helpers.crashes import crash_points, crashed, operations
 from helpers.resume import stopped
 
