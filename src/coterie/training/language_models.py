@@ -16,7 +16,7 @@ from coterie.lm.ask.budget import BudgetSettings
 from coterie.lm.ask.cache import CacheSettings
 from coterie.lm.ask.http import HttpSettings
 from coterie.lm.ask.interface import LMError, Missing
-from coterie.lm.ask.loading import BUILT_IN, LMSettings, backend_of, check_model
+from coterie.lm.ask.loading import BUILT_IN, LMSettings, backend_of, check_model, find_models
 from coterie.lm.key_hosts import LIST, Key, KeyHosts
 from coterie.training.evaluate import actor_metrics
 from coterie.training.players import named_policy
@@ -142,16 +142,6 @@ def actors_unanswered(actors: Sequence[Actor]) -> dict[str, dict[str, int]]:
 def metrics_unanswered(found: Mapping[str, Counters]) -> dict[str, dict[str, int]]:
     """As `count_unanswered`, for metrics by group."""
     return count_unanswered({f"{g}/{name}": v for g, mine in found.items() for name, v in as_metrics(mine).items()})
-
-
-def find_models(settings: Any, path: str) -> dict[str, LMSettings]:
-    """Every language model in a settings object, by setting path."""
-    if isinstance(settings, LMSettings):
-        return {path: settings}
-    found: dict[str, LMSettings] = {}
-    for spec in fields(settings) if is_dataclass(settings) else ():
-        found |= find_models(getattr(settings, spec.name), f"{path}.{spec.name}")
-    return found
 
 
 def keep_answers(config: Config, folder: Path) -> Config:

@@ -65,7 +65,7 @@ Watch = Callable[[int, float], AfterValidation]  # (env_steps, validation score)
 
 
 class Outputs:
-    """What the interface makes of a run for people to look at, such as a video and a report; as it is, nothing."""
+    """The base class of what the interface makes of a run for people to look at, such as a video; as it is, nothing."""
 
     def begin(self, config: Config) -> None:
         """Called before the first step: it may warn of what cannot be made."""

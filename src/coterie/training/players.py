@@ -8,8 +8,8 @@ from typing import NamedTuple
 from coterie.config import registry, schema
 from coterie.core.lookup import suggest
 from coterie.core.types import CoterieError
+from coterie.lm.ask.loading import find_models
 from coterie.runs.run import Run
-from coterie.training.language_models import find_models
 
 CHECKPOINT = "checkpoint="  # after a run's name: its policies as they were then
 

@@ -13,7 +13,7 @@ import functools
 import logging
 import typing
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -276,3 +276,13 @@ def _look_up(name: str) -> Any:
         return lookup.look_up({}, name)
     except LookupError as error:
         raise Missing(str(error)) from None
+
+
+def find_models(settings: Any, path: str) -> dict[str, LMSettings]:
+    """Every language model in a settings object, by setting path."""
+    if isinstance(settings, LMSettings):
+        return {path: settings}
+    found: dict[str, LMSettings] = {}
+    for spec in fields(settings) if is_dataclass(settings) else ():
+        found |= find_models(getattr(settings, spec.name), f"{path}.{spec.name}")
+    return found

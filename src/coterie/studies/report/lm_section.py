@@ -17,9 +17,10 @@ from typing import Any
 import numpy as np
 
 from coterie.config.schema import Part
+from coterie.lm.ask.loading import find_models
 from coterie.runs.run import Run
 from coterie.studies import html
-from coterie.training.language_models import ANSWERS, ROLES, find_models
+from coterie.training.language_models import ANSWERS, ROLES
 
 QUESTIONS = "lm/questions"
 COUNTED = {  # metric below lm/ -> what it counts
