@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 import coterie
-from coterie.config import renamed
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -20,12 +19,6 @@ def test_the_changelog_begins_with_this_version():
     heading = re.search(r"^## (\d\S*)", (ROOT / "CHANGELOG.md").read_text(), re.M)
     assert heading is not None
     assert heading[1] == coterie.__version__
-
-
-def test_the_changelog_lists_every_renamed_setting():
-    rows = dict(re.findall(r"^\| `([^`]+)` \| `([^`]+)` \|$", (ROOT / "CHANGELOG.md").read_text(), re.M))
-    expected = renamed.SETTINGS | {f"{at}: {old}": f"{at}: {new}" for (at, old), new in renamed.NAMES.items()}
-    assert {old: rows.get(old) for old in expected} == expected
 
 
 @pytest.mark.parametrize("page", ["CONTRIBUTING.md", "CHANGELOG.md"])

@@ -1,4 +1,4 @@
-"""Writes requirements/: the versions of constraints.txt with the SHA-256 of every file that the package index has for them.
+"""Writes requirements/: the versions of constraints.txt with the SHA-256 of all files that the package index has for them.
 
     make lock    # after a change of constraints.txt or of the dependencies in pyproject.toml
 
@@ -21,14 +21,14 @@ ROOT = Path(__file__).parent.parent.parent
 PYTHON = "3.11.5"  # the oldest one with all pinned versions
 INDEX = "https://pypi.org/simple"
 HEADER = "# Written by `make lock`; installed by `make install-hashed`.\n"
-SOURCES = ["setuptools"]  # what builds the dependencies that have no wheel
+MORE_TOOLS = ["editables", "setuptools"]  # what hatchling needs for `pip install -e`, what builds packages without wheels
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("uv", help="the program uv")
     uv = parser.parse_args().uv
-    build = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"] + SOURCES
+    build = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"] + MORE_TOOLS
     everything = entries(compile_lock(uv, ["pyproject.toml", "--all-extras", "-"], build))
     with_torch = entries(compile_lock(uv, ["-"], ["torch"]))
     to_build = entries(compile_lock(uv, ["-"], build))
@@ -51,7 +51,15 @@ def main() -> int:
 def compile_lock(uv: str, sources: list[str], requirements: list[str]) -> str:
     """What uv resolves from these sources, of which `-` stands for the requirements, with hashes."""
     command = [uv, "pip", "compile", *sources, "--constraints", "constraints.txt", "--default-index", INDEX]
-    options = ["--universal", "--python-version", PYTHON, "--generate-hashes", "--no-annotate", "--no-header", "--quiet"]
+    options = [
+        "--universal",
+        "--python-version",
+        PYTHON,
+        "--generate-hashes",
+        "--no-annotate",
+        "--no-header",
+        "--quiet",
+    ]
     done = subprocess.run(
         [*command, *options], cwd=ROOT, input="\n".join(requirements), stdout=subprocess.PIPE, text=True
     )

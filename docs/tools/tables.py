@@ -86,7 +86,7 @@ def age(name: str) -> str:
     """A mark for results that the shipped experiment would not give again: "", older settings, or older code."""
     result, train = read(name), shipped(name).train
     steps = train.iterations * train.iteration_steps
-    recorded = result.get("settings")  # not in files of 0.2
+    recorded = result.get("settings")  # not every file of results has them
     if result["env_steps"] != steps or (recorded is not None and recorded != schema.read(EXPERIMENTS / f"{name}.yaml")):
         return f" (older settings; now {thousands(steps)})"
     return " (older code)" if name in OLDER_CODE else ""
@@ -136,8 +136,6 @@ def score_rows(names: Iterable[str], digits: int = 1) -> Iterable[list[str]]:
             others = []
             for player in ("expert", "random", "step_0"):
                 found = returns(result, player, group)
-                if player == "expert" and not found:
-                    found = returns(result, "heuristic", group)  # its name in files of 0.1
                 others.append(number(statistics.mean(found), digits) if found else "–")
             title = f"`{name}`" + (f", {group}" if len(result["seeds"][0]["best"]["return_mean"]) > 1 else "")
             spread = ", ".join(number(one, digits) for one in trained)
@@ -234,7 +232,7 @@ def _interval(data: dict[str, Any]) -> str:
 def instructed() -> str:
     """Success of a policy that reads instructions, by list of sentences."""
     data = read("gridworld-instructed")
-    expert = data.get("expert") or data["heuristic"]  # its name in files of 0.1
+    expert = data["expert"]
     lists = ("train", "held_out", "relational")
     rows = []
     for title, arm in (
@@ -313,7 +311,7 @@ def ablations(base: str, threshold: str) -> str:
     """What is left of DQN without one of its improvements."""
     data = read(f"ablations-{base}")
     rows = []
-    for one in data.get("variants") or data["contenders"]:  # files of 0.1 call them contenders
+    for one in data["variants"]:
         low, high = one["iqm"]["interval"]
         (world,) = one["frames_to_threshold"].values()
         median = world.get("median")

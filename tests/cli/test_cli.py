@@ -575,18 +575,6 @@ def test_a_report_of_a_sweep_lies_beside_it(coterie_, sweep, tmp_path, monkeypat
 # The rest -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("eval", "run", "--sample"), "--sample is now --stochastic"),
-        (("match", "run", "--sample"), "--sample is now --stochastic"),
-        (("exploit", "run", "--deviates=each"), "--deviates is now --deviator"),
-    ],
-)
-def test_renamed_options_are_refused_with_their_present_names(coterie_, words, said):
-    assert coterie_(*words) == (2, "", f"coterie: {said}\n")
-
-
 def test_list_names_everything(coterie_):
     code, out, _ = coterie_("list")
     assert code == 0

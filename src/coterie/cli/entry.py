@@ -7,7 +7,6 @@ import logging
 import shutil
 import sys
 import textwrap
-from collections.abc import Sequence
 from pathlib import Path
 
 from coterie.cli import export, imitation, inspect, runs, studies, train  # noqa: F401  (registers the commands)
@@ -16,7 +15,6 @@ from coterie.cli.stop import Stopped
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 CTRL_C = 130  # Typer's exit code for Ctrl-C, too
-RENAMED_OPTIONS = {"--sample": "--stochastic", "--deviates": "--deviator"}
 
 
 class Warnings(logging.Handler):
@@ -34,7 +32,6 @@ def main() -> None:
     logging.basicConfig(level=logging.WARNING, format="coterie: %(message)s", handlers=[Warnings()])
     sys.path.append(str(Path.cwd()))  # a package.module:Name may lie here
     try:
-        refuse_renamed_options(sys.argv[1:])
         app()
     except CoterieError as error:
         say(f"coterie: {error}")
@@ -91,13 +88,3 @@ def say_interrupted() -> None:
     """Say how to go on after Ctrl-C."""
     same = "tune, exploit and demonstrate go on with the same command"
     say(f"coterie: interrupted; 'coterie resume RUN' continues from the last checkpoint, {same}")
-
-
-def refuse_renamed_options(arguments: Sequence[str]) -> None:
-    """Refuse an option that earlier versions had, with its present name."""
-    for argument in arguments:
-        old = argument.partition("=")[0]
-        if old in RENAMED_OPTIONS:
-            from coterie.config.schema import ConfigError
-
-            raise ConfigError(f"{old} is now {RENAMED_OPTIONS[old]}")

@@ -28,7 +28,7 @@ from pydantic import TypeAdapter, ValidationError
 from yaml import MarkedYAMLError, ScalarNode, YAMLError, compose
 from yaml.reader import ReaderError
 
-from coterie.config import registry, renamed
+from coterie.config import registry
 from coterie.core import lookup
 from coterie.core.group import Parameters
 from coterie.core.lookup import suggest
@@ -601,8 +601,7 @@ def part(table: dict[str, str], value: Any, path: str) -> Part:
     try:
         settings_type = lookup.settings_type(table, str(name))
     except LookupError as error:
-        now = renamed.present_name(kind, str(name))
-        cure = _sweep_hint(name) or suggest(str(name), table) if now is None else f"; '{name}' is now '{now}'"
+        cure = _sweep_hint(name) or suggest(str(name), table)
         if kind == "world" and ":" in str(name):
             cure += f"; an environment that a module registers is named gymnasium/{name}"
         raise ConfigError(f"{path}.name: {error}{cure}") from None
@@ -734,10 +733,6 @@ def _only(values: dict[str, Any], known: typing.Iterable[str], path: str) -> Non
             raise ConfigError(f"{path}: expected settings, got {values[key]!r}")
         if key not in known:
             at = f"{path}.{key}" if path else str(key)
-            now = renamed.present_setting(at)
-            parent, _, name = (now or "").partition(" ")[0].rpartition(".")  # a remark may follow the path
-            if now is not None and (parent != path or name in known):  # another may never have had the old name
-                raise ConfigError(f"{at} is now {now}")
             raise ConfigError(
                 f"{at}: no such setting{suggest(str(key), known) or '; known: ' + (', '.join(known) or 'none')}"
             )

@@ -325,7 +325,7 @@ class Training:
         self.iteration, self.env_steps, self.wall = state["iteration"], state["env_steps"], state["wall_s"]
         self.best.load(state)
         self.step_0 = state["step_0"]
-        self.unrecorded = state.get("unrecorded")  # not in checkpoints of 0.2
+        self.unrecorded = state["unrecorded"]
         for name, values in state["recent"].items():
             self.recent[name] = deque(values, maxlen=self.window)
         for group in self.groups:
@@ -344,7 +344,7 @@ class Training:
         self.workers.load(shards)
         self.surplus = {}
         now = {name: advice_counts(counters) for name, counters in self.counters().items()}
-        self.advice = state.get("advice", {})  # not in checkpoints of 0.2
+        self.advice = state["advice"]
         for name, saved in self.advice.items():
             self.surplus[name] = counted_since(as_counters(saved), as_counters(now[name]))
 
