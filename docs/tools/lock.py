@@ -1,4 +1,4 @@
-"""Writes requirements/: the versions of constraints.txt with the SHA-256 of all files that the package index has for them.
+"""Writes requirements/: the pinned versions with the SHA-256 of every file that the package index has for them.
 
     make lock    # after a change of constraints.txt or of the dependencies in pyproject.toml
 
@@ -21,7 +21,10 @@ ROOT = Path(__file__).parent.parent.parent
 PYTHON = "3.11.5"  # the oldest one with all pinned versions
 INDEX = "https://pypi.org/simple"
 HEADER = "# Written by `make lock`; installed by `make install-hashed`.\n"
-MORE_TOOLS = ["editables", "setuptools"]  # what hatchling needs for `pip install -e`, what builds packages without wheels
+MORE_TOOLS = [
+    "editables",
+    "setuptools",
+]  # what hatchling needs for `pip install -e`, what builds packages without wheels
 
 
 def main() -> int:
