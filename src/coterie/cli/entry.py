@@ -7,6 +7,8 @@ import logging
 import shutil
 import sys
 import textwrap
+import traceback
+from dataclasses import dataclass
 from pathlib import Path
 
 from coterie.cli import export, imitation, inspect, runs, studies, train  # noqa: F401  (registers the commands)
@@ -15,6 +17,8 @@ from coterie.cli.stop import Stopped
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 CTRL_C = 130  # Typer's exit code for Ctrl-C, too
+REFUSED = 2  # of settings; Typer's exit code for wrong arguments, too
+TRACEBACK = "'coterie --debug COMMAND …' prints the traceback"
 
 
 class Warnings(logging.Handler):
@@ -25,34 +29,71 @@ class Warnings(logging.Handler):
 
 
 def main() -> None:
-    """Run a command; errors of our own classes and of the file system are printed as one line."""
-    from coterie.core.types import CoterieError
-    from coterie.training.interrupt import is_ctrl_c
-
+    """Run a command; errors of our own classes, of the file system and of one's own code are printed as one line."""
     logging.basicConfig(level=logging.WARNING, format="coterie: %(message)s", handlers=[Warnings()])
     sys.path.append(str(Path.cwd()))  # a package.module:Name may lie here
     try:
         app()
-    except CoterieError as error:
-        say(f"coterie: {error}")
-        sys.exit(2 if type(error).__name__ == "ConfigError" else 1)
-    except OSError as error:
-        if error.filename is None and error.errno not in FULL:
-            raise
-        say(f"coterie: {describe_file_error(error)}")
-        sys.exit(1)
-    except MemoryError as error:
-        say(f"coterie: not enough memory: {error}; lower train.num_envs or the sizes of the world")
-        sys.exit(1)
     except SystemExit as left:
         if left.code == CTRL_C and not isinstance(left, Stopped):
             say_interrupted()
         raise
-    except SystemError as error:
-        if not is_ctrl_c(error):
+    except Exception as error:
+        code = report(error)
+        if code is None:
             raise
+        sys.exit(code)
+
+
+def report(error: Exception) -> int | None:
+    """Print one line about an error and return the exit code; None for an error that nobody foresaw."""
+    from coterie.core.own_code import debugging
+    from coterie.training.interrupt import is_ctrl_c
+
+    if is_ctrl_c(error):
         say_interrupted()
-        sys.exit(CTRL_C)
+        return CTRL_C
+    found = describe_failure(error)
+    if found is None:
+        return None
+    if debugging():
+        print_traceback(error)
+    say(f"coterie: {found.words}")
+    return found.code
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What a command prints about an error, and its exit code."""
+
+    words: str
+    code: int = 1
+
+
+def describe_failure(error: Exception) -> Failure | None:
+    """What to print about an error; None where nobody foresaw it."""
+    from coterie.core.own_code import describe_own_error
+    from coterie.core.types import CoterieError
+
+    if isinstance(error, CoterieError):
+        return Failure(str(error), REFUSED if type(error).__name__ == "ConfigError" else 1)
+    own = describe_own_error(error)
+    if own is not None:
+        return Failure(f"your code raised {own}; {TRACEBACK}")
+    if isinstance(error, OSError) and (error.filename is not None or error.errno in FULL):
+        return Failure(describe_file_error(error))
+    if isinstance(error, MemoryError):
+        return Failure(f"not enough memory: {error}; lower train.num_envs or the sizes of the world")
+    return None
+
+
+def print_traceback(error: Exception) -> None:
+    """Print an error's traceback with those of all errors that led to it."""
+    seen: BaseException | None = error
+    while seen is not None:
+        seen.__suppress_context__ = False
+        seen = seen.__cause__ or seen.__context__
+    traceback.print_exception(error)
 
 
 def say(words: str) -> None:

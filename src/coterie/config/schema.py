@@ -131,6 +131,7 @@ class TrainSettings:
 SCHEMA = 1
 DEFAULT_NAMES = {"policy": "network", "preference": "individual", "advisor": "language", "constraints": "language"}
 PARTS = ("world", "learner", *DEFAULT_NAMES)  # settings that choose a component by name
+ENV_ID = re.compile(r"-v\d+$")  # how Gymnasium's ids end
 SHORT_FORM = ""  # in merged layers: the key of a section's short form, `lm: embedded`, next to other settings of it
 SECTIONS = ("world", "groups", "train", "seed", "experiment", "schema")
 EXPERIMENTS = Path(__file__).parent.parent / "experiments"
@@ -602,7 +603,7 @@ def part(table: dict[str, str], value: Any, path: str) -> Part:
         settings_type = lookup.settings_type(table, str(name))
     except LookupError as error:
         cure = _sweep_hint(name) or suggest(str(name), table)
-        if kind == "world" and ":" in str(name):
+        if kind == "world" and isinstance(error, lookup.MissingAttribute) and ENV_ID.search(str(name)):
             cure += f"; an environment that a module registers is named gymnasium/{name}"
         raise ConfigError(f"{path}.name: {error}{cure}") from None
     rest = {key: item for key, item in value.items() if key != "name"}

@@ -10,6 +10,17 @@ import typing
 from collections.abc import Iterable
 from typing import Any
 
+from coterie.core.own_code import describe_own_error
+from coterie.core.types import CoterieError
+
+
+class MissingAttribute(LookupError):
+    """A module has no attribute of this name."""
+
+    def __init__(self, module: str, attribute: str, suggestion: str) -> None:
+        super().__init__(f"module '{module}' has no '{attribute}'{suggestion}")
+
+
 _evaluated_hints = functools.cache(typing.get_type_hints)
 
 
@@ -34,15 +45,28 @@ def look_up(table: dict[str, str], name: str) -> Any:
         raise LookupError(f"no '{name}' here (known: {', '.join(table)}; custom: package.module:Name){hint}")
     module, _, attribute = address.partition(":")
     try:
-        return getattr(importlib.import_module(module), attribute)
+        found = importlib.import_module(module)
     except ModuleNotFoundError as error:
         own = error.name in module.split(".")  # of a class of one's own; otherwise it imports a missing package
         cure = (
             "not found; start from the directory that holds it, or add that to PYTHONPATH" if own else "not installed"
         )
         raise LookupError(f"'{name}' needs the module '{error.name}', which is {cure}") from None
+    except CoterieError:
+        raise
+    except Exception as error:  # a module of one's own may raise anything
+        reason = describe_own_error(error)
+        if reason is None:
+            raise
+        raise LookupError(f"module '{module}' cannot be imported: {reason}") from error
+    try:
+        return getattr(found, attribute)
     except AttributeError:
-        raise LookupError(f"module '{module}' has no '{attribute}'") from None
+        raise MissingAttribute(module, attribute, suggest(attribute, _public(found))) from None
+
+
+def _public(module: Any) -> list[str]:
+    return [name for name in vars(module) if not name.startswith("_")]
 
 
 def name_of(table: dict[str, str], kind: type[Any]) -> str:

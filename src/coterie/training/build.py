@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from coterie.config import registry
-from coterie.config.schema import Config, ConfigError, GroupConfig, Part, SeatedRun
+from coterie.config.schema import Config, ConfigError, GroupConfig, Part, SeatedRun, part
 from coterie.core import lookup
 from coterie.core.game import NoGame
 from coterie.core.group import (
@@ -407,7 +407,7 @@ def build_learner(group: GroupConfig, actor: Actor, preference: Preference) -> L
     if wanted is not None and not isinstance(policy, (wanted, *getattr(made, "also_teaches", ()))):
         raise ConfigError(
             f"group '{group_spec.group}': learner '{group.learner.name}' improves a {wanted.__name__}, not this "
-            f"group's {type(policy).__name__}{_cure(group_spec, wanted)}; with groups.{group_spec.group}.learner=none "
+            f"group's {type(policy).__name__}; {_cure(group_spec, wanted)}with groups.{group_spec.group}.learner=none "
             "it plays as it is"
         )
     if actor.shield is not None:
@@ -473,9 +473,18 @@ def scopes(learner: str) -> tuple[str, ...]:
 
 
 def _cure(group_spec: GroupSpec, wanted: type[Any]) -> str:
-    """Return the hint that names the required policy, if it is registered."""
+    """Return the hint that names the required policy, if it is registered, or why it cannot play here."""
     name = lookup.name_of(registry.POLICIES, wanted)
-    return f"; set groups.{group_spec.group}.policy.name={name}" if name in registry.POLICIES else ""
+    if name not in registry.POLICIES:
+        return ""
+    path = f"groups.{group_spec.group}.policy"
+    assert group_spec.world is not None
+    try:
+        chosen = part(registry.POLICIES, name, path)
+        build_policy(chosen, group_spec, group_spec.world)
+    except CoterieError as error:
+        return f"{str(error).removeprefix(f'{path}: ')}; "
+    return f"set {path}.name={name}; "
 
 
 def build_runner(config: Config, shard: int, groups: Sequence[Group]) -> Runner:

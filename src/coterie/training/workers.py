@@ -16,6 +16,7 @@ import numpy as np
 
 from coterie.config.schema import Config
 from coterie.core.group import Group
+from coterie.core.own_code import debugging, describe_own_error
 from coterie.core.types import CoterieError, Counters, State, StateRows, merge, merge_counters
 from coterie.lm.plans import PlanTable
 from coterie.training.checkpoint import fitting
@@ -194,8 +195,14 @@ class ShardService:
             return Answer(False, methods[request.method](*request.arguments))
         except CoterieError as error:
             return Answer(True, str(error))
-        except Exception:  # the trainer reports any other failure, with this process's traceback
-            return Answer(True, traceback.format_exc())
+        except Exception as error:  # the trainer reports any other failure, with this process's traceback
+            return Answer(True, describe_failure(error))
+
+
+def describe_failure(error: Exception) -> str:
+    """An error that only the process where it was raised knows: the line of one's own code, or the traceback."""
+    own = None if debugging() else describe_own_error(error)
+    return "".join(traceback.format_exception(error)) if own is None else f"your code raised {own}"
 
 
 class RemoteWorkers:
@@ -242,7 +249,8 @@ class RemoteWorkers:
         answers = self.transport.exchange(requests)
         for mine, answer in zip(self.assigned, answers, strict=True):
             if answer.failed:
-                raise WorkerError(f"the worker playing shards {mine} failed:\n{answer.value}")
+                gap = "\n" if "\n" in answer.value else " "
+                raise WorkerError(f"the worker playing shards {mine} failed:{gap}{answer.value}")
         return [answer.value for answer in answers]
 
     def close(self) -> None:
