@@ -47,6 +47,10 @@ install-hashed: ## install what `make install` does, refusing files whose hash i
 lock: .venv-uv/.installed ## write requirements/: every pinned version with the hashes of its files, from the package index
 	$(PYTHON) docs/tools/lock.py .venv-uv/bin/uv
 
+sbom: $(STAMP) ## write docs/reference/sbom.cdx.json: installed packages and licences (after make install-hashed, on Linux)
+	$(BIN)/python docs/tools/sbom.py
+	$(BIN)/python docs/tools/tables.py
+
 .venv-uv/.installed:
 	$(PYTHON) -m venv .venv-uv
 	.venv-uv/bin/python -m pip install --quiet uv==0.13.8

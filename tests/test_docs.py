@@ -10,7 +10,7 @@ import pytest
 import typer
 
 import coterie
-from coterie.cli.app import app
+from coterie.cli.entry import app
 from coterie.config import schema
 from coterie.config.schema import StopSettings
 from coterie.core import lookup

@@ -26,6 +26,7 @@ OUT = ROOT / "docs" / "reference" / "sbom.cdx.json"
 LOCKS = ("build", "torch", "packages")
 NEEDED_BY = "coterie:needed-by"  # property of a component: `core`, extras of Coterie, `build`
 SPDX = (  # what packages write in words -> the licence's identifier
+    (r"nvidia|proprietary", "LicenseRef-NVIDIA-Proprietary"),
     (r"apache", "Apache-2.0"),
     (r"mozilla", "MPL-2.0"),
     (r"2-clause bsd", "BSD-2-Clause"),
@@ -70,8 +71,8 @@ def component(name: str, version: str, found: Distribution | None, needed: Itera
         "version": version,
         "purl": ref(name, version),
     }
-    if found is not None:
-        made |= {"licenses": [{"expression": licence(found.metadata)}]}
+    known = None if found is None else licence(found.metadata)
+    made |= {} if known is None else {"licenses": [{"expression": known}]}
     wanted = ", ".join(needed)
     return made | ({"properties": [{"name": NEEDED_BY, "value": wanted}]} if wanted else {})
 
@@ -80,8 +81,8 @@ def ref(name: str, version: str) -> str:
     return f"pkg:pypi/{name}@{version}"
 
 
-def licence(metadata: PackageMetadata) -> str:
-    """The SPDX expression of a package's licence; of what it writes in words, the identifier."""
+def licence(metadata: PackageMetadata) -> str | None:
+    """The SPDX expression of a package's licence; of what it writes in words, the identifier. None: it names none."""
     expression: str | None = metadata.get("License-Expression")
     if expression:
         return expression
@@ -93,6 +94,8 @@ def licence(metadata: PackageMetadata) -> str:
     ]
     known = [identifier(one) for one in (*classifiers, words.split("\n")[0])]
     names = list(dict.fromkeys(name for name in known if name))
+    if not words and not classifiers:
+        return None
     if not names:
         raise SystemExit(f"{metadata['Name']}: no licence is known in '{words[:60]}', {classifiers}; add it to SPDX")
     return " OR ".join(names[: max(len(classifiers), 1)])

@@ -55,6 +55,7 @@ FAMILIES = {
         *("lava-doorkey-teacher", "two-door-teacher", "spread-teacher", "gridworld-teacher"),
     ),
 }
+CONDITIONS = re.compile(r"GPL|MPL|EPL|CDDL|LicenseRef")  # licences that ask for more than a notice
 OLDER_CODE: tuple[str, ...] = ()  # results of an algorithm that has changed since
 AUCTIONS = {  # experiment -> its arms in auction-study.json
     "auction-pair": ("pair",),
@@ -1028,6 +1029,19 @@ def _line(file: Path, depth: int, name: str = "") -> str:
     return f"{' ' * depth}{name or file.name:<{25 - depth}} {sentence}".rstrip()
 
 
+def dependencies() -> str:
+    """Every pinned package with its licence and the parts of Coterie that need it, those with conditions first."""
+    bom = json.loads((ROOT / "docs" / "reference" / "sbom.cdx.json").read_text())
+    rows = []
+    for one in bom["components"]:
+        licence = one["licenses"][0]["expression"] if "licenses" in one else "–"
+        (needed,) = (known["value"] for known in one["properties"])
+        rows.append(
+            [f"`{one['name']}`", one["version"], f"**{licence}**" if CONDITIONS.search(licence) else licence, needed]
+        )
+    return markdown(("package", "version", "licence", "needed by"), sorted(rows, key=lambda row: "**" not in row[2]))
+
+
 def layers() -> str:
     """Which package may import which, from the test that holds the rule."""
     parsed = ast.parse((ROOT / "tests" / "test_layers.py").read_text())
@@ -1096,6 +1110,7 @@ TABLES: dict[str, Callable[..., str]] = {
     "summary": summary,
     "tree": tree,
     "layers": layers,
+    "dependencies": dependencies,
 }
 
 

@@ -26,14 +26,6 @@ FORKS = (
 )
 
 
-@pytest.fixture(scope="module", params=["bubblewrap", "landlock"])
-def mechanism(request):
-    available, _ = sandbox.MECHANISMS[request.param]
-    if not available():
-        pytest.skip(f"this machine has no {request.param}")
-    return request.param
-
-
 @pytest.fixture(scope="module")
 def port():
     """A server that nobody should reach."""

@@ -257,17 +257,14 @@ class NeuralPolicy:
         own = {name: array.shape for name, array in networks.export(self.net).items()}
         saved = {name: array.shape for name, array in state["net"].items()}
         differing = [name for name in own if saved.get(name) != own[name]]
-        agents = len(self.group_spec.agents)
-        if own.keys() == saved.keys() and len(differing) == 1 and len(own[differing[0]]) > 1:
-            (name,) = differing
-            same = (
-                own[name][:-1] == saved[name][:-1] and state["normalizer"]["mean"].shape == self.normalizer.mean.shape
-            )
-            more = own[name][-1] - saved[name][-1]  # inputs
+        same = state["normalizer"]["mean"].shape == self.normalizer.mean.shape  # observations are
+        if same and own.keys() == saved.keys() and len(differing) == 1:
+            sizes = zip(own[differing[0]], saved[differing[0]])  # of the first layer
+            agents, more = len(self.group_spec.agents), [here - there for here, there in sizes if here != there]
             path = f"groups.{self.group_spec.group}.policy.identity"
-            if same and self.identities and more == agents:
+            if self.identities and more == [agents]:
                 return f"the saved network has no inputs for which of {agents} agents it plays; set {path}=false"
-            if same and not self.identities and more == -agents:
+            if not self.identities and more == [-agents]:
                 return f"the saved network has inputs for which of {agents} agents it plays; set {path}=true"
         return (
             "the world or the network differs from the one that was trained. "
