@@ -13,7 +13,7 @@ from typer.core import TyperGroup
 from coterie import __version__
 from coterie.core import own_code
 
-UsageError = typer.BadParameter.__base__  # of the click that Typer uses, which may be its own copy
+UsageError: Any = typer.BadParameter.__base__  # of the click that Typer uses, which may be its own copy
 ORDER = (  # of the commands in `coterie --help`
     *("train", "resume", "eval", "plans", "watch", "play"),
     *("demonstrate", "clone"),
@@ -37,10 +37,10 @@ class Commands(TyperGroup):
             return super().invoke(ctx)
         except UsageError as error:
             if type(error).__name__ == "NoSuchOption" and _takes_settings(error.ctx):
-                name = as_setting(error.option_name)  # type: ignore[attr-defined]  # of NoSuchOption
+                name = as_setting(error.option_name)
                 if name is not None:
                     error.message = f"No such option; a setting is a word without dashes: {name}=VALUE"
-                    error.possibilities = None  # type: ignore[attr-defined]
+                    error.possibilities = None
             raise
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:

@@ -18,7 +18,6 @@ from coterie.cli.stop import Stopped
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 CTRL_C = 130  # Typer's exit code for Ctrl-C, too
 REFUSED = 2  # of settings; Typer's exit code for wrong arguments, too
-TRACEBACK = "'coterie --debug COMMAND …' prints the traceback"
 
 
 class Warnings(logging.Handler):
@@ -64,22 +63,22 @@ def report(error: Exception) -> int | None:
 
 @dataclass(frozen=True)
 class Failure:
-    """What a command prints about an error, and its exit code."""
+    """The sentence that a command prints about an error, and its exit code."""
 
     words: str
     code: int = 1
 
 
 def describe_failure(error: Exception) -> Failure | None:
-    """What to print about an error; None where nobody foresaw it."""
-    from coterie.core.own_code import describe_own_error
+    """Describe an error and its exit code; None where nobody foresaw it."""
+    from coterie.core.own_code import explain
     from coterie.core.types import CoterieError
 
     if isinstance(error, CoterieError):
         return Failure(str(error), REFUSED if type(error).__name__ == "ConfigError" else 1)
-    own = describe_own_error(error)
+    own = explain(error)
     if own is not None:
-        return Failure(f"your code raised {own}; {TRACEBACK}")
+        return Failure(own)
     if isinstance(error, OSError) and (error.filename is not None or error.errno in FULL):
         return Failure(describe_file_error(error))
     if isinstance(error, MemoryError):

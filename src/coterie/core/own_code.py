@@ -22,6 +22,12 @@ def debugging() -> bool:
     return os.environ.get(DEBUG, "") not in ("", "0")
 
 
+def explain(error: BaseException) -> str | None:
+    """The sentence that stands for the traceback of one's own code; None where no such code took part."""
+    own = describe_own_error(error)
+    return None if own is None else f"your code raised {own}; {DEBUG}=1 or 'coterie --debug …' prints the traceback"
+
+
 def describe_own_error(error: BaseException) -> str | None:
     """The error and the line of one's own code that raised it; None where no such code took part.
 

@@ -253,7 +253,7 @@ class NeuralPolicy:
         self.normalizer.load(state["normalizer"])
 
     def _describe_difference(self, state: State) -> str:
-        """Why saved weights do not fit: `policy.identity` where that alone is the difference."""
+        """Describe why saved weights do not fit: `policy.identity` where that alone is the difference."""
         own = {name: array.shape for name, array in networks.export(self.net).items()}
         saved = {name: array.shape for name, array in state["net"].items()}
         differing = [name for name in own if saved.get(name) != own[name]]

@@ -16,7 +16,7 @@ import numpy as np
 
 from coterie.config.schema import Config
 from coterie.core.group import Group
-from coterie.core.own_code import debugging, describe_own_error
+from coterie.core.own_code import debugging, explain
 from coterie.core.types import CoterieError, Counters, State, StateRows, merge, merge_counters
 from coterie.lm.plans import PlanTable
 from coterie.training.checkpoint import fitting
@@ -200,9 +200,9 @@ class ShardService:
 
 
 def describe_failure(error: Exception) -> str:
-    """An error that only the process where it was raised knows: the line of one's own code, or the traceback."""
-    own = None if debugging() else describe_own_error(error)
-    return "".join(traceback.format_exception(error)) if own is None else f"your code raised {own}"
+    """Describe an error to the trainer: by the line of one's own code, otherwise by this process's traceback."""
+    own = None if debugging() else explain(error)
+    return own or "".join(traceback.format_exception(error))
 
 
 class RemoteWorkers:
