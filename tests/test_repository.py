@@ -48,7 +48,7 @@ def test_every_dependency_is_pinned(extra):
 def read_lock(name):
     """The pins of a file of requirements/ -> how many hashes each has."""
     text = (ROOT / "requirements" / f"{name}.txt").read_text()
-    entries = re.findall(r"^(\S+)==([^\s;]+)[^\n]*((?:\n    --hash=sha256:[0-9a-f]{64}(?: \\\\)?)*)", text, re.M)
+    entries = re.findall(r"^(\S+)==([^\s;]+)[^\n]*((?:\n    --hash=sha256:[0-9a-f]{64}(?: \\)?)*)", text, re.M)
     return {(_plain(package), version): hashes.count("--hash") for package, version, hashes in entries}
 
 
