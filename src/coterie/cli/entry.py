@@ -47,7 +47,7 @@ def main() -> None:
 def report(error: Exception) -> int | None:
     """Print one line about an error and return the exit code; None for an error that nobody foresaw."""
     from coterie.core.own_code import debugging
-    from coterie.training.interrupt import is_ctrl_c
+    from coterie.runs.interrupt import is_ctrl_c
 
     if is_ctrl_c(error):
         say_interrupted()
