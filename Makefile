@@ -32,6 +32,30 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[$(EXTRAS)]"
 	@touch $@
 
+# everything comes from files with a SHA-256 of requirements/, which `make lock` reads from the package index
+HASHED := $(BIN)/python -m pip install --quiet --no-deps --require-hashes --no-build-isolation
+install-hashed: ## install what `make install` does, refusing files whose hash is not in requirements/ (TORCH=FILE.whl: your own PyTorch)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11, 5))' || { echo "Python 3.11.5 or newer is needed: make PYTHON=python3.12 …"; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(HASHED) -r requirements/build.txt
+	$(if $(TORCH),$(BIN)/python -m pip install --quiet --no-deps $(TORCH),$(HASHED) -r requirements/torch.txt)
+	$(HASHED) -r requirements/packages.txt
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e .
+	$(BIN)/python -m pip check
+	@touch $(STAMP)
+
+lock: .venv-uv/.installed ## write requirements/: every pinned version with the hashes of its files, from the package index
+	$(PYTHON) docs/tools/lock.py .venv-uv/bin/uv
+
+sbom: $(STAMP) ## write docs/reference/sbom.cdx.json: installed packages and licences (after make install-hashed, on Linux)
+	$(BIN)/python docs/tools/sbom.py
+	$(BIN)/python docs/tools/tables.py
+
+.venv-uv/.installed:
+	$(PYTHON) -m venv .venv-uv
+	.venv-uv/bin/python -m pip install --quiet uv==0.13.8
+	@touch $@
+
 sync: ## bring .venv to exactly the pinned versions again
 	rm -f $(STAMP)
 	$(MAKE) install

@@ -35,8 +35,8 @@ THRESHOLD = {"cartpole": 475, "lunarlander": 200, "spread": -12}
 
 
 def draw(found: dict[str, Any]) -> bytes:
-    """The figure of a comparison, from its file of results; files of 0.1 call variants contenders."""
-    return show.draw_picture(show.picture_from_dict({"variants": found.get("contenders"), **found}))
+    """The figure of a comparison, from its file of results."""
+    return show.draw_picture(show.picture_from_dict(found))
 
 
 def scores(variant: Mapping[str, Any], key: str = "score") -> list[float]:

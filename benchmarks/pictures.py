@@ -2,8 +2,7 @@
 
     python benchmarks/pictures.py --only ablations-cartpole teacher
 
-Files of earlier versions lack the curves of `learning.py` and `advised.py`: their pictures stay
-as they are, and are named at the end.
+Pictures whose files lack the curves of `learning.py` and `advised.py` stay as they are, and are named at the end.
 """
 
 from __future__ import annotations

@@ -39,80 +39,14 @@ ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_
 # Old names -> new names. An entry replaces those components anywhere in a path ("/" and "." both separate), where the
 # old path exists in the base and not in the working tree. None as a new name: the base's entry was removed on purpose.
 RENAMED: dict[str, dict[str, str | None]] = {
-    "settings": {  # of experiments
-        "train/copies": "train/num_envs",
-        "train/steps": "train/rollout_steps",
-        "train/keep": "train/keep_checkpoints",
-        "replay/starts": "replay/learning_starts",
-        "epsilon/share": "epsilon/fraction",
-        "target/rate": "target/tau",
-        "target/period": "target/interval",
-        "preference/way": "preference/scope",
-        "preference/worth": "preference/grade_values",
-        "use/way": "use/mode",
-        "ask/share": "ask/fraction",
-        "constraints/way": "constraints/action",
-        "constraints/truth": "constraints/ground_truth",
-        "policy/way": "policy/method",
-        "normalise": "normalize",
-        "cache/in_memory": "cache/memory_entries",
-        "http/at_once": "http/max_concurrency",
-        "http/key_variable": "http/api_key_env",
-        "local/prefixes": "local/prefix_cache_size",
-        "local/rows": "local/batch_size",
-        "local/tokens_per_pass": "local/max_batch_tokens",
-        "retry/longest_wait": "retry/max_wait",
-        "policy/layers": "policy/last_layers",
-        "policy/targets": "policy/target_modules",
-        "text/adapters": "text/lora",
-        "lora/layers": "lora/last_layers",
-        "lora/targets": "lora/target_modules",
-        "policy/bends": "policy/random_feature_init",
-        "critic/bends": "critic/random_feature_init",
-        "critic/sees": "critic/centralized",
-        "learner/relative": "learner/scale_by_std",
-        "learner/delay": "learner/policy_delay",
-        "learner/turns/every": "learner/update_every",
-        "learner/turns/offset": "learner/update_offset",
-        "noise/share": "noise/fraction",
-    },
-    "values": {  # of settings, and strings in results
-        "sample": "stochastic",
-        "heuristic": "expert",
-        "preferred": "pairwise_lm",
-        "instructed": "instruction_lm",
-        "shaped": "potential_shaping",
-        "central": "true",
-        "own": "false",
-        "untold": "none",
-    },
-    "options": {"--sample": "--stochastic"},  # of the command line
+    "settings": {},  # of experiments
+    "values": {},  # of settings, and strings in results
+    "options": {},  # of the command line
     "experiments": {},  # names of the shipped ones
-    "metrics": {  # in metrics.jsonl, summary.json and `eval --json`
-        "heuristic": "expert",
-        "worth": "risk_value",
-        "judge/unsaid": "judge/actions_without_word",
-        "rated/accuracy": "reward_model/accuracy",
-        "rated/held_out": "reward_model/held_out",
-    },
-    "state": {  # in checkpoints
-        "rows/following": "rows/next_obs",
-        "rows/going": "rows/next_active",
-        "rows/live": "rows/valid",
-        "held": "pending",
-        "rows/mask": "rows/next_mask",
-        "queues": "pending",
-        "waiting": "filled",
-        "beside": "actors",
-        "notes": "advice",
-        "ledger": "usage",
-    },
+    "metrics": {},  # in metrics.jsonl, summary.json and `eval --json`
+    "state": {},  # in checkpoints
 }
-ADDED: tuple[str, ...] = (  # components of paths that only the working tree has, on purpose
-    *("trace", "best_rule", "best_reason", "best_constants", "players"),
-    *("questions", "unanswered", "max_abstentions", "seed_globals"),
-    *("unrecorded", "best_opposed", "instances", "learned", "advised"),
-)
+ADDED: tuple[str, ...] = ()  # components of paths that only the working tree has, on purpose
 TIMINGS = ("wall_s", "steps_per_s", "seconds")  # last components of paths that hold measured times
 
 # Overrides that make a run short; * stands for one component. Those without effect on an experiment are left out.
@@ -120,10 +54,10 @@ SMALL = {
     "train.threads": "1",
     "train.evaluate_every": "2",
     "train.checkpoint_every": "1",
-    "train.keep": "100",
+    "train.keep_checkpoints": "100",
     "train.video": "false",
     "train.tensorboard": "false",
-    "groups.*.learner.replay.starts": "64",
+    "groups.*.learner.replay.learning_starts": "64",
     "groups.*.learner.replay.size": "600",  # less than is played, so that old rows are written over
 }
 WORLDS = {"gridworld": {"world.max_steps": "24"}, "minigrid": {"world.max_episode_steps": "24"}}  # so that episodes end
@@ -151,7 +85,7 @@ SIZES = {
 }
 RESUMED = ("cartpole-dqn", "cartpole-ppo", "spread-maddpg", "gridworld-advised")  # two iterations more
 EVALUATED = ("cartpole-ppo", "tag-maddpg", "gridworld-lm", "lunarlander-dqn")  # greedy and stochastic
-MORE = {  # what no shipped experiment covers: experiment and overrides, in the old names
+MORE = {  # what no shipped experiment covers: experiment and overrides, in the names of the base
     "more/ppo-torch": ("cartpole-ppo", ["groups.agent.policy.compiled=false"]),
     "more/ppo-memory": ("gridworld-meet", ["groups.team.policy.memory=8"]),
     "more/ppo-individual": ("spread-ippo", ["groups.team.parameters=individual"]),
@@ -166,11 +100,11 @@ MORE = {  # what no shipped experiment covers: experiment and overrides, in the 
     "more/maddpg-mean-variance": ("auction-neutral", ["groups.bidders.preference=mean_variance"]),
     "more/ppo-episodic": (
         "cartpole-ppo",
-        ["groups.agent.preference.name=cpt", "groups.agent.preference.way=episodic", "groups.agent.learner.gamma=1"],
+        ["groups.agent.preference.name=cpt", "groups.agent.preference.scope=episodic", "groups.agent.learner.gamma=1"],
     ),
-    "more/advised-expert": ("gridworld-meet", ["groups.team.advisor=heuristic"]),
-    "more/preferred": ("doorkey5-ppo", ["groups.agent.preference=preferred"]),
-    "more/instructed": ("gridworld-instructed", ["groups.team.preference=instructed"]),
+    "more/advised-expert": ("gridworld-meet", ["groups.team.advisor=expert"]),
+    "more/preferred": ("doorkey5-ppo", ["groups.agent.preference=pairwise_lm"]),
+    "more/instructed": ("gridworld-instructed", ["groups.team.preference=instruction_lm"]),
 }
 
 # Runs commands in one process with the code of one tree; prints [exit code, stdout, stderr] of each.
@@ -259,7 +193,7 @@ class Case:
 
     name: str
     experiment: str
-    words: tuple[str, ...] = ()  # overrides of the experiment, in the old names
+    words: tuple[str, ...] = ()  # overrides of the experiment, in the names of the base
 
     @property
     def size(self) -> Size:
@@ -267,12 +201,12 @@ class Case:
         return SIZES.get(self.name) or SIZES.get(self.experiment, auction)
 
     def overrides(self, settings: Settings, iterations: int) -> dict[str, str]:
-        """What makes the run short, in the old names."""
+        """What makes the run short, in the names of the base."""
         size = self.size
         played = {
             "train.total_steps": str(size.copies * size.steps * iterations),
-            "train.copies": str(size.copies),
-            "train.steps": str(size.steps),
+            "train.num_envs": str(size.copies),
+            "train.rollout_steps": str(size.steps),
             "train.evaluate_episodes": str(size.episodes),
         }
         return played | SMALL | WORLDS.get(settings["world.name"].partition("/")[0], {})

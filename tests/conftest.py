@@ -28,6 +28,10 @@ from helpers.run import environment
 
 # of child processes: fork servers of Python before 3.12.8 import what is installed instead of what `sys.path` names
 os.environ["PYTHONPATH"] = environment()["PYTHONPATH"]
+# what a person has set for their terminal
+os.environ["COLUMNS"] = "80"
+for name in ("LINES", "NO_COLOR", "FORCE_COLOR", "CLICOLOR_FORCE", "PY_COLORS", "COTERIE_DEBUG"):
+    os.environ.pop(name, None)
 
 
 @pytest.fixture(autouse=True, scope="session")

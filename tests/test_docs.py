@@ -10,8 +10,8 @@ import pytest
 import typer
 
 import coterie
-from coterie.cli.app import app
-from coterie.config import renamed, schema
+from coterie.cli.entry import app
+from coterie.config import schema
 from coterie.config.schema import StopSettings
 from coterie.core import lookup
 from helpers import pages
@@ -114,14 +114,6 @@ def test_commands_within_sentences_and_tables_have_arguments_that_are_accepted()
 
 def test_no_page_has_formulas_that_the_site_cannot_show():
     assert [page for page in [*sorted(PAGES), "gallery.md"] if "$$" in (DOCS / page).read_text()] == []
-
-
-def test_no_page_uses_the_old_name_of_a_setting():
-    old = {path.rpartition("*.")[2] for path in renamed.SETTINGS} - {"learner.temperature"}  # SAC's is so named
-    for name in sorted(PAGES):
-        if not name.startswith("results/"):  # notes keep the names of their time
-            text = (DOCS / name).read_text()
-            assert [path for path in old if "." in path and path in text] == [], name
 
 
 def test_the_architecture_page_names_files_and_members_that_exist():

@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import json
 import re
 import tomllib
 from importlib.metadata import version
@@ -10,7 +11,6 @@ from pathlib import Path
 import pytest
 
 import coterie
-from coterie.config import renamed
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -20,12 +20,6 @@ def test_the_changelog_begins_with_this_version():
     heading = re.search(r"^## (\d\S*)", (ROOT / "CHANGELOG.md").read_text(), re.M)
     assert heading is not None
     assert heading[1] == coterie.__version__
-
-
-def test_the_changelog_lists_every_renamed_setting():
-    rows = dict(re.findall(r"^\| `([^`]+)` \| `([^`]+)` \|$", (ROOT / "CHANGELOG.md").read_text(), re.M))
-    expected = renamed.SETTINGS | {f"{at}: {old}": f"{at}: {new}" for (at, old), new in renamed.NAMES.items()}
-    assert {old: rows.get(old) for old in expected} == expected
 
 
 @pytest.mark.parametrize("page", ["CONTRIBUTING.md", "CHANGELOG.md"])
@@ -51,6 +45,52 @@ def test_every_dependency_is_pinned(extra):
     assert {_plain(re.split(r"[<>=\[]", one)[0]) for one in wanted} - pinned == set()
 
 
+def read_lock(name):
+    """The pins of a file of requirements/ -> how many hashes each has."""
+    text = (ROOT / "requirements" / f"{name}.txt").read_text()
+    entries = re.findall(r"^(\S+)==([^\s;]+)[^\n]*((?:\n    --hash=sha256:[0-9a-f]{64}(?: \\)?)*)", text, re.M)
+    return {(_plain(package), version): hashes.count("--hash") for package, version, hashes in entries}
+
+
+LOCKS = ("build", "torch", "packages")
+
+
+@pytest.mark.parametrize("name", LOCKS)
+def test_every_pin_of_requirements_has_a_hash(name):
+    lock = read_lock(name)
+    assert len(lock) > 5
+    assert [pin for pin, hashes in lock.items() if not hashes] == []
+
+
+def test_requirements_hold_the_pinned_versions():
+    lines = (ROOT / "constraints.txt").read_text().splitlines()[1:]
+    pinned = {(_plain(name), version) for name, _, version in (line.partition("==") for line in lines)}
+    locked = {pin for name in LOCKS for pin in read_lock(name)}
+    assert pinned - locked == set(), "write them with: make lock"
+    systems = {name for name, _ in locked - pinned}
+    assert [name for name in systems if not name.startswith(("nvidia-", "cuda-", "triton"))] == []
+
+
+def test_the_list_of_dependencies_has_the_locked_versions():
+    bom = json.loads((ROOT / "docs" / "reference" / "sbom.cdx.json").read_text())
+    listed = {(_plain(one["name"]), one["version"]) for one in bom["components"]}
+    assert listed == {pin for name in LOCKS for pin in read_lock(name)}, "write it with: make sbom"
+    assert bom["metadata"]["component"]["version"] == coterie.__version__
+    known = {one["bom-ref"] for one in [bom["metadata"]["component"], *bom["components"]]}
+    assert {ref for one in bom["dependencies"] for ref in [one["ref"], *one["dependsOn"]]} <= known
+
+
+def test_packages_with_conditions_are_named_on_the_page():
+    bom = json.loads((ROOT / "docs" / "reference" / "sbom.cdx.json").read_text())
+    words = (ROOT / "docs" / "reference" / "dependencies.md").read_text().partition("<!-- table")[0]
+    unnamed = [
+        one["name"]
+        for one in bom["components"]
+        if re.search("GPL|MPL|EPL|CDDL", str(one.get("licenses"))) and f"`{one['name']}`" not in words
+    ]
+    assert unnamed == []
+
+
 def test_pytest_is_the_pinned_one():
     assert f"pytest=={version('pytest')}" in (ROOT / "constraints.txt").read_text().splitlines()
 
@@ -60,7 +100,7 @@ def test_types_are_published():
 
 
 def _plain(name):
-    return name.lower().replace("_", "-")
+    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 @pytest.mark.parametrize("script", sorted(path.name for path in (ROOT / "benchmarks").glob("*.py")))

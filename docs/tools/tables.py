@@ -55,6 +55,7 @@ FAMILIES = {
         *("lava-doorkey-teacher", "two-door-teacher", "spread-teacher", "gridworld-teacher"),
     ),
 }
+CONDITIONS = re.compile(r"GPL|MPL|EPL|CDDL|LicenseRef")  # licences that ask for more than a notice
 OLDER_CODE: tuple[str, ...] = ()  # results of an algorithm that has changed since
 AUCTIONS = {  # experiment -> its arms in auction-study.json
     "auction-pair": ("pair",),
@@ -86,7 +87,7 @@ def age(name: str) -> str:
     """A mark for results that the shipped experiment would not give again: "", older settings, or older code."""
     result, train = read(name), shipped(name).train
     steps = train.iterations * train.iteration_steps
-    recorded = result.get("settings")  # not in files of 0.2
+    recorded = result.get("settings")  # not every file of results has them
     if result["env_steps"] != steps or (recorded is not None and recorded != schema.read(EXPERIMENTS / f"{name}.yaml")):
         return f" (older settings; now {thousands(steps)})"
     return " (older code)" if name in OLDER_CODE else ""
@@ -136,8 +137,6 @@ def score_rows(names: Iterable[str], digits: int = 1) -> Iterable[list[str]]:
             others = []
             for player in ("expert", "random", "step_0"):
                 found = returns(result, player, group)
-                if player == "expert" and not found:
-                    found = returns(result, "heuristic", group)  # its name in files of 0.1
                 others.append(number(statistics.mean(found), digits) if found else "–")
             title = f"`{name}`" + (f", {group}" if len(result["seeds"][0]["best"]["return_mean"]) > 1 else "")
             spread = ", ".join(number(one, digits) for one in trained)
@@ -234,7 +233,7 @@ def _interval(data: dict[str, Any]) -> str:
 def instructed() -> str:
     """Success of a policy that reads instructions, by list of sentences."""
     data = read("gridworld-instructed")
-    expert = data.get("expert") or data["heuristic"]  # its name in files of 0.1
+    expert = data["expert"]
     lists = ("train", "held_out", "relational")
     rows = []
     for title, arm in (
@@ -313,7 +312,7 @@ def ablations(base: str, threshold: str) -> str:
     """What is left of DQN without one of its improvements."""
     data = read(f"ablations-{base}")
     rows = []
-    for one in data.get("variants") or data["contenders"]:  # files of 0.1 call them contenders
+    for one in data["variants"]:
         low, high = one["iqm"]["interval"]
         (world,) = one["frames_to_threshold"].values()
         median = world.get("median")
@@ -1030,6 +1029,19 @@ def _line(file: Path, depth: int, name: str = "") -> str:
     return f"{' ' * depth}{name or file.name:<{25 - depth}} {sentence}".rstrip()
 
 
+def dependencies() -> str:
+    """Every pinned package with its licence and the parts of Coterie that need it, those with conditions first."""
+    bom = json.loads((ROOT / "docs" / "reference" / "sbom.cdx.json").read_text())
+    rows = []
+    for one in bom["components"]:
+        licence = one["licenses"][0]["expression"] if "licenses" in one else "–"
+        (needed,) = (known["value"] for known in one["properties"])
+        rows.append(
+            [f"`{one['name']}`", one["version"], f"**{licence}**" if CONDITIONS.search(licence) else licence, needed]
+        )
+    return markdown(("package", "version", "licence", "needed by"), sorted(rows, key=lambda row: "**" not in row[2]))
+
+
 def layers() -> str:
     """Which package may import which, from the test that holds the rule."""
     parsed = ast.parse((ROOT / "tests" / "test_layers.py").read_text())
@@ -1098,6 +1110,7 @@ TABLES: dict[str, Callable[..., str]] = {
     "summary": summary,
     "tree": tree,
     "layers": layers,
+    "dependencies": dependencies,
 }
 
 

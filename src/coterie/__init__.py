@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from coterie.studies.exploit.exploit import exploit
     from coterie.studies.exploit.results import ExploitResult
 
-__version__ = "0.3.0"
+__version__ = "0.4.0"
 __all__ = [
     "ActionShield",
     "Advisor",

@@ -62,7 +62,7 @@ def test_train_says_what_came_of_it(coterie_, tmp_path):
     for words in ("trained (best)", "step 0", "random", "expert", "the highest mean return", f"run      {run.path}"):
         assert words in out
     video, report = out.splitlines()[-2:]
-    assert Image.open(video.split()[1]).n_frames > 1
+    assert Image.open(video.removeprefix("video").removesuffix(" (and .mp4)").strip()).n_frames > 1
     assert report == f"report   {run.path / 'report.html'}"
     code, _, err = coterie_("train", "gridworld-cooperative", "--out", tmp_path / "a")
     assert code == 1
@@ -193,8 +193,8 @@ def test_a_full_disk_is_one_sentence_and_leaves_nothing_broken(tmp_path, blocks,
     words = ["train", "gridworld-cooperative", *GRID, longer, "--out", tmp_path / "run", "--quiet"]
     failed = run_command(*words, before=small)
     assert failed.returncode == 1, failed.stderr
-    cure = cure.replace("RUN", str(tmp_path / "run"))
-    assert re.fullmatch(rf"coterie: '\S+{file}': File too large; free some space, then {cure}\n", failed.stderr)
+    cure = re.escape(cure.replace("RUN", str(tmp_path / "run")))
+    assert re.fullmatch(rf"coterie: '.+{file}': File too large; free some space, then {cure}\n", failed.stderr)
     assert not list(tmp_path.rglob(".*"))
     if file == "history.json":  # written before the config, without which there is no run
         train(tmp_path / "run", longer)
@@ -587,18 +587,6 @@ def test_a_report_of_a_sweep_lies_beside_it(coterie_, sweep, tmp_path, monkeypat
 
 
 # The rest -----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("eval", "run", "--sample"), "--sample is now --stochastic"),
-        (("match", "run", "--sample"), "--sample is now --stochastic"),
-        (("exploit", "run", "--deviates=each"), "--deviates is now --deviator"),
-    ],
-)
-def test_renamed_options_are_refused_with_their_present_names(coterie_, words, said):
-    assert coterie_(*words) == (2, "", f"coterie: {said}\n")
 
 
 def test_list_names_everything(coterie_):

@@ -10,6 +10,7 @@ import tomllib
 import pytest
 
 from coterie.cli import doctor, runs
+from coterie.lm.ask import wheels
 from coterie.runs import index as run_index
 from coterie.runs.history import History, Parent
 from coterie.runs.provenance import locked
@@ -313,12 +314,18 @@ def test_a_shell_completes_commands_experiments_and_runs(tmp_path, line, expecte
     assert done.stdout.split() == [expected], done.stderr
 
 
-def test_the_doctor_keeps_a_package_and_its_version_on_one_line(coterie_, monkeypatch):
+def test_the_doctor_keeps_a_package_and_its_version_and_a_path_on_one_line(coterie_, monkeypatch, tmp_path):
+    deep = tmp_path / "a folder with spaces" / ("n" * 90)
+    deep.mkdir(parents=True)
+    monkeypatch.chdir(deep)
     monkeypatch.setattr(doctor, "version", lambda name: "123.456.7")
     code, out, _ = coterie_("doctor")
     assert code == 0
     for _, packages in doctor.EXTRAS.values():
         for name in packages:
             assert any(f"{name} 123.456.7" in line for line in out.splitlines()), name
-    assert max(map(len, out.splitlines()[:40])) <= 80
+    assert str(deep) in out
+    long = [line for line in out.splitlines() if len(line) > 80]
+    paths = [str(path) for path in (deep, SOURCES, wheels.cache_folder(), doctor.hub_cache())]
+    assert [line for line in long if not any(path in line for path in paths)] == []
     assert doctor.TOGETHER not in out

@@ -434,24 +434,6 @@ def test_a_file_that_is_not_text_is_refused(tmp_path):
     assert "a.yaml: not readable as YAML" in refusal(experiment=tmp_path / "a.yaml")
 
 
-@pytest.mark.parametrize(
-    ("word", "now"),
-    [
-        ("learner.critic.sees=own", "learner.critic.centralized"),
-        ("learner.turns.every=2", "learner.update_every"),
-        ("learner.relative=true", "learner.scale_by_std"),
-        ("learner.delay=2", "learner.policy_delay"),
-        ("learner.noise.share=0.2", "learner.noise.fraction"),
-        ("learner.target.rate=0.1", "learner.target.tau"),
-        ("policy.bends=2", "policy.random_feature_init"),
-        ("preference.way=interim", "preference.scope"),
-    ],
-)
-def test_renamed_settings_of_maddpg_and_risk_measures_are_refused_with_their_new_names(word, now):
-    with pytest.raises(ConfigError, match=rf"groups\.bidders\.\S+ is now groups\.bidders\.{now}"):
-        schema.load("auction-cpt", [f"groups.bidders.{word}"])
-
-
 # Fuzzing ------------------------------------------------------------------------------------------------
 
 ODD_VALUES = [

@@ -32,7 +32,15 @@ def test_a_new_process_keeps_ctrl_c_blocked_and_its_parent_does_not():
     assert process.exitcode == 0
 
 
-def test_ctrl_c_arrives_after_the_block():
+@pytest.fixture
+def heard():
+    """Ctrl-C raises KeyboardInterrupt, also where the tests run in the background, which ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_ctrl_c_arrives_after_the_block(heard):
     order = []
     with pytest.raises(KeyboardInterrupt), ctrl_c_blocked():  # noqa: PT012  # the interrupt comes at the end
         signal.pthread_kill(threading.get_ident(), signal.SIGINT)  # other threads do not block it

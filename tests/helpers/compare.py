@@ -37,6 +37,7 @@ def fabricate(
     ]
     run.metrics_file.write_text("".join(json.dumps(line) + "\n" for line in lines))
     summary = {"env_steps": lines[-1]["env_steps"], "wall_s": float(len(curve) - 1)}
+    summary |= {"best_step": 0, "best_rule": "return", "best_reason": "the highest mean return"}
     summary |= {"evaluation": result(score), "last": result(score if last is None else last)}
     summary["step_0"] = result(curve[0])
     summary["baselines"] = {n: result(v) for n, v in zip(("random", "expert"), baselines, strict=False)}

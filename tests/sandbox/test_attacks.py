@@ -16,6 +16,7 @@ import pytest
 from coterie import sandbox
 from coterie.sandbox.interpreter import find_interpreter
 from helpers.attacks import ATTACKS, prepared
+from helpers.run import environment
 
 SECRET = "COTERIE_TEST_SECRET"
 FORKS = (
@@ -25,14 +26,6 @@ FORKS = (
     "children that outlive it",
     "children that nobody waits for",
 )
-
-
-@pytest.fixture(scope="module", params=["bubblewrap", "landlock"])
-def mechanism(request):
-    available, _ = sandbox.MECHANISMS[request.param]
-    if not available():
-        pytest.skip(f"this machine has no {request.param}")
-    return request.param
 
 
 @pytest.fixture(scope="module")
@@ -110,8 +103,7 @@ def test_a_program_ends_with_a_caller_that_is_killed(mechanism, host):
     program = "import ctypes, time; ctypes.CDLL(None).prctl(1, 0); print(1, flush=True); time.sleep(1e6)"
     code = f"from coterie import sandbox; sandbox.run({program!r}, memory_mb=777, mechanism={mechanism!r})"
     mark = f'"RLIMIT_AS": {(777 + 64) * 2**20}'.encode()
-    environment = os.environ | {"PYTHONPATH": str(Path(sandbox.__file__).parents[2]), "TMPDIR": str(host)}
-    with subprocess.Popen([sys.executable, "-c", code], env=environment) as caller:
+    with subprocess.Popen([sys.executable, "-c", code], env=environment() | {"TMPDIR": str(host)}) as caller:
         wait_until(lambda: running(mark))
         time.sleep(0.3)  # for the program to begin
         caller.send_signal(signal.SIGKILL)

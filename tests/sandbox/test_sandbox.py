@@ -28,13 +28,6 @@ def test_a_program_that_raises_fails_with_its_traceback():
     assert verdict.stderr.rstrip().endswith("ValueError: no such move")
 
 
-@pytest.fixture(params=["bubblewrap", "landlock"])
-def mechanism(request):
-    if not sandbox.MECHANISMS[request.param][0]():
-        pytest.skip(f"this machine has no {request.param}")
-    return request.param
-
-
 @pytest.mark.slow
 def test_text_that_is_no_text_is_the_programs_fault(mechanism):
     verdict = sandbox.run("print('\ud800')", mechanism=mechanism)
@@ -351,7 +344,7 @@ def test_two_runs_at_once_do_not_disturb_each_other():
 
 
 def test_the_option_of_the_command_line_allows_it(monkeypatch, capsys):
-    from coterie.cli.app import app
+    from coterie.cli.entry import app
 
     monkeypatch.setenv(unsafe.ALLOW, "0")
     assert not unsafe.allowed()

@@ -99,7 +99,9 @@ def test_actors_keep_the_number_of_threads_that_the_config_says(tmp_path):
 def test_failures_are_reported_with_the_shards(cluster, tmp_path):
     play = started(cluster, tmp_path, "world.trouble=raise", "train.workers=1")
     try:
-        with pytest.raises(WorkerError, match=r"the worker playing shards \[0\] failed:\nTraceback") as caught:
+        with pytest.raises(
+            WorkerError, match=r"the worker playing shards \[0\] failed: your code raised Run"
+        ) as caught:
             play.play(1)
         assert "RuntimeError: the odd world fell over" in str(caught.value)
     finally:

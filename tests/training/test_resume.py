@@ -237,19 +237,18 @@ def test_a_solved_run_goes_on_when_more_is_asked_of_it(tmp_path):
 
 
 @pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
-def test_a_run_of_an_earlier_version_is_refused_with_the_part_that_has_changed(tmp_path, monkeypatch, forked, workers):
-    """Tic-tac-toe of 0.2 saved `board` where there is now `position`."""
+def test_a_checkpoint_without_an_entry_is_refused_with_the_part_that_lacks_it(tmp_path, monkeypatch, forked, workers):
     run = train(tmp_path / "run", experiment=written(tmp_path / "duel.yaml", DUEL))
     read = checkpoint.load
 
     def load(directory):
         state = read(directory)
         for shard in state["shards"]:
-            shard["world"]["board"] = shard["world"].pop("position")
+            del shard["world"]["position"]
         return state
 
     monkeypatch.setattr(checkpoint, "load", load)
-    with pytest.raises(CoterieError, match=r"world: its saved state has no 'position'\..*groups\.NAME\.policy\.run"):
+    with pytest.raises(CoterieError, match=r"world: its saved state has no 'position'; .*groups\.NAME\.policy\.run"):
         coterie.resume(run.path, ["train.total_steps=512", f"train.workers={workers}"], quiet=True)
 
 

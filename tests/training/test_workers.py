@@ -82,7 +82,7 @@ def _shifted(value):
 
 
 @pytest.mark.slow
-def test_a_child_that_raises_is_reported_with_its_traceback_and_its_shards(tmp_path, forked):
+def test_a_child_that_raises_is_reported_with_its_shards_and_ones_own_line(tmp_path, forked):
     play, *_ = started(tmp_path, "world.trouble=raise", "train.shards=2", "train.workers=1")
     try:
         with pytest.raises(WorkerError) as caught:
@@ -90,9 +90,18 @@ def test_a_child_that_raises_is_reported_with_its_traceback_and_its_shards(tmp_p
     finally:
         play.close()
     said = str(caught.value)
-    assert said.startswith("the worker playing shards [0, 1] failed:\nTraceback")
-    assert "RuntimeError: the odd world fell over" in said
+    assert said.startswith("the worker playing shards [0, 1] failed: your code raised RuntimeError: the odd world fell")
     assert "run.py" in said
+
+
+@pytest.mark.parametrize("value", ["0", "1"])
+def test_a_child_reports_its_traceback_on_request(monkeypatch, value):
+    monkeypatch.setenv("COTERIE_DEBUG", value)
+    with pytest.raises(RuntimeError) as caught:
+        raise RuntimeError("it fell over")
+    assert workers.describe_failure(caught.value).startswith(
+        "Traceback" if value == "1" else "your code raised Runtime"
+    )
 
 
 @pytest.mark.slow
@@ -103,7 +112,7 @@ def test_a_failure_with_a_name_comes_without_a_traceback(tmp_path, forked):
             play.play(1)
     finally:
         play.close()
-    assert str(caught.value) == "the worker playing shards [0, 1] failed:\nthe odd world fell over"
+    assert str(caught.value) == "the worker playing shards [0, 1] failed: the odd world fell over"
 
 
 @pytest.mark.slow

@@ -377,6 +377,7 @@ def test_damaged_summaries_are_named(tmp_path):
     score = {"return_mean": 1.0, "return_ci95": [0.0, 1.0], "length_mean": 3.0}
     result = {"groups": {"team": score}, "success_rate": None}
     whole = {"episodes": 4, "seed": 0, "env_steps": 8, "wall_s": 1.0, "steps_per_s": 8.0, "solved": False}
+    whole |= {"best_reason": "the highest mean return"}
     whole |= {"evaluation": result, "last": result, "step_0": result, "baselines": {"random": result}}
     run.summary_file.write_text(json.dumps(whole))
     report.write_report([run], tmp_path / "page.html")

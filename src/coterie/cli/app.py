@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,7 +11,9 @@ import typer
 from typer.core import TyperGroup, TyperOption
 
 from coterie import __version__
+from coterie.core import own_code
 
+UsageError: Any = typer.BadParameter.__base__  # of the click that Typer uses, which may be its own copy
 ORDER = (  # of the commands in `coterie --help`
     *("train", "resume", "eval", "plans", "watch", "play"),
     *("demonstrate", "clone"),
@@ -28,11 +32,36 @@ class Commands(TyperGroup):
     def get_params(self, ctx: Any) -> list[Any]:
         return _without_types_of_flags(super().get_params(ctx))
 
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except UsageError as error:
+            if type(error).__name__ == "NoSuchOption" and _takes_settings(error.ctx):
+                name = as_setting(error.option_name)
+                if name is not None:
+                    error.message = f"No such option; a setting is a word without dashes: {name}=VALUE"
+                    error.possibilities = None
+            raise
+
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         command = super().get_command(ctx, cmd_name)
         if command is not None:
             _without_types_of_flags(command.get_params(ctx))
         return command
+
+
+def _takes_settings(context: Any) -> bool:
+    return context is not None and any(one.name == "overrides" for one in context.command.params)
+
+
+def as_setting(option: str) -> str | None:
+    """The setting that was written like an option, such as `--seed` or `--num-envs`; None where there is none."""
+    from coterie.config.schema import SECTIONS, TrainSettings
+
+    name = option.lstrip("-").replace("-", "_")
+    if name in {field.name for field in fields(TrainSettings)}:
+        return f"train.{name}"
+    return name if name.partition(".")[0] in SECTIONS else None
 
 
 def _without_types_of_flags(parameters: list[Any]) -> list[Any]:
@@ -74,8 +103,11 @@ def _options(
             "--unsafe-local-exec", help="without a sandbox on this machine, run programs that a model wrote unprotected"
         ),
     ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="print errors with their traceback")] = False,
 ) -> None:
     """Options of the program itself."""
+    if debug:
+        os.environ[own_code.DEBUG] = "1"  # child processes inherit it
     if unsafe_local_exec:
         from coterie.sandbox import unsafe
 

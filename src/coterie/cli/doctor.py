@@ -47,13 +47,13 @@ def examine() -> Iterator[str]:
     from coterie.core.cores import usable_cores
 
     yield "machine"
-    yield from line("coterie", f"{coterie.__version__}, {Path(coterie.__file__).parent}")
+    yield from line("coterie", f"{coterie.__version__}, {whole(Path(coterie.__file__).parent)}")
     yield from line("python", f"{platform.python_version()} on {platform.system()} {platform.machine()}")
     yield from line("cores", str(usable_cores()))
     yield from line("gpu", torch.cuda.get_device_name(0) if torch.cuda.is_available() else "none")
     yield from line("sandbox", _sandbox())
     disk = shutil.disk_usage(Path.cwd())
-    yield from line("disk", f"{disk.free / 1e9:.0f} GB free of {disk.total / 1e9:.0f} GB at {Path.cwd()}")
+    yield from line("disk", f"{disk.free / 1e9:.0f} GB free of {disk.total / 1e9:.0f} GB at {whole(Path.cwd())}")
     yield "packages"
     for name in NEEDED:
         yield from line(name, version(name) or "MISSING: reinstall coterie")
@@ -76,6 +76,11 @@ def line(name: str, text: str) -> list[str]:
     return [f"  {name:{NAME}} {first.strip()}".rstrip(), *others]
 
 
+def whole(path: Path) -> str:
+    """A path that no line breaks, however long it is: it can be copied."""
+    return str(path).replace(" ", TOGETHER)
+
+
 def describe_extra(extra: str, purpose: str, packages: tuple[str, ...]) -> str:
     """Whether an extra is installed, with versions; or what is missing and how to get it."""
     known = {name: version(name) for name in packages}
@@ -94,7 +99,9 @@ def models() -> Iterator[str]:
     for name, (folder, download) in known.items():
         path = wheels.cache_folder() / folder
         state = (
-            f"{megabytes(path)} at {path}" if path.exists() else f"not fetched: {download}, by 'make lm' or first use"
+            f"{megabytes(path)} at {whole(path)}"
+            if path.exists()
+            else f"not fetched: {download}, by 'make lm' or first use"
         )
         yield from line(name, state)
 
@@ -104,13 +111,13 @@ def caches() -> Iterator[str]:
     import coterie
 
     hub = hub_cache()
-    found = f"{megabytes(hub)} at {hub}" if hub.is_dir() else f"none at {hub}"
+    found = f"{megabytes(hub)} at {whole(hub)}" if hub.is_dir() else f"none at {whole(hub)}"
     yield from line("Hugging Face", f"{found}; models named by their repository")
     chosen = os.environ.get("NUMBA_CACHE_DIR")
     folder = Path(chosen) if chosen else Path(coterie.__file__).parent
     compiled = [file for file in folder.rglob("*.nb[ci]") if file.is_file()]
     size = f"{sum(file.stat().st_size for file in compiled) / 1e6:.0f} MB in {len(compiled)} files"
-    where = f" at {folder}" if chosen else ""
+    where = f" at {whole(folder)}" if chosen else ""
     yield from line("compiled code", f"{size}{where}; made anew when missing")
     runs = Path("runs")
     count = len(list(runs.rglob("config.yaml"))) if runs.is_dir() else 0

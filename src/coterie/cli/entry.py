@@ -7,7 +7,8 @@ import logging
 import shutil
 import sys
 import textwrap
-from collections.abc import Sequence
+import traceback
+from dataclasses import dataclass
 from pathlib import Path
 
 from coterie.cli import export, imitation, inspect, runs, studies, train  # noqa: F401  (registers the commands)
@@ -17,7 +18,7 @@ from coterie.policies.ansi import printable
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 CTRL_C = 130  # Typer's exit code for Ctrl-C, too
-RENAMED_OPTIONS = {"--sample": "--stochastic", "--deviates": "--deviator"}
+REFUSED = 2  # of settings; Typer's exit code for wrong arguments, too
 
 
 class Warnings(logging.Handler):
@@ -28,36 +29,74 @@ class Warnings(logging.Handler):
 
 
 def main() -> None:
-    """Run a command; errors of our own classes and of the file system are printed as one line."""
-    from coterie.core.types import CoterieError
-    from coterie.runs.interrupt import is_ctrl_c, watching
+    """Run a command; errors of our own classes, of the file system and of one's own code are printed as one line."""
+    from coterie.runs.interrupt import watching
 
     logging.basicConfig(level=logging.WARNING, format="coterie: %(message)s", handlers=[Warnings()])
     sys.path.append(str(Path.cwd()))  # a package.module:Name may lie here
     try:
-        refuse_renamed_options(sys.argv[1:])
         with watching():
             app()
-    except CoterieError as error:
-        say(f"coterie: {error}")
-        sys.exit(2 if type(error).__name__ == "ConfigError" else 1)
-    except OSError as error:
-        if error.filename is None and error.errno not in FULL:
-            raise
-        say(f"coterie: {describe_file_error(error)}")
-        sys.exit(1)
-    except MemoryError as error:
-        say(f"coterie: not enough memory: {error}; lower train.num_envs or the sizes of the world")
-        sys.exit(1)
     except SystemExit as left:
         if left.code == CTRL_C and not isinstance(left, Stopped):
             say_interrupted()
         raise
-    except SystemError as error:
-        if not is_ctrl_c(error):
+    except Exception as error:
+        code = report(error)
+        if code is None:
             raise
+        sys.exit(code)
+
+
+def report(error: Exception) -> int | None:
+    """Print one line about an error and return the exit code; None for an error that nobody foresaw."""
+    from coterie.core.own_code import debugging
+    from coterie.runs.interrupt import is_ctrl_c
+
+    if is_ctrl_c(error):
         say_interrupted()
-        sys.exit(CTRL_C)
+        return CTRL_C
+    found = describe_failure(error)
+    if found is None:
+        return None
+    if debugging():
+        print_traceback(error)
+    say(f"coterie: {found.words}")
+    return found.code
+
+
+@dataclass(frozen=True)
+class Failure:
+    """The sentence that a command prints about an error, and its exit code."""
+
+    words: str
+    code: int = 1
+
+
+def describe_failure(error: Exception) -> Failure | None:
+    """Describe an error and its exit code; None where nobody foresaw it."""
+    from coterie.core.own_code import explain
+    from coterie.core.types import CoterieError
+
+    if isinstance(error, CoterieError):
+        return Failure(str(error), REFUSED if type(error).__name__ == "ConfigError" else 1)
+    own = explain(error)
+    if own is not None:
+        return Failure(own)
+    if isinstance(error, OSError) and (error.filename is not None or error.errno in FULL):
+        return Failure(describe_file_error(error))
+    if isinstance(error, MemoryError):
+        return Failure(f"not enough memory: {error}; lower train.num_envs or the sizes of the world")
+    return None
+
+
+def print_traceback(error: Exception) -> None:
+    """Print an error's traceback with those of all errors that led to it."""
+    seen: BaseException | None = error
+    while seen is not None:
+        seen.__suppress_context__ = False
+        seen = seen.__cause__ or seen.__context__
+    traceback.print_exception(error)
 
 
 def say(words: str) -> None:
@@ -93,13 +132,3 @@ def say_interrupted() -> None:
     """Say how to go on after Ctrl-C."""
     same = "tune, exploit and demonstrate go on with the same command"
     say(f"coterie: interrupted; 'coterie resume RUN' continues from the last checkpoint, {same}")
-
-
-def refuse_renamed_options(arguments: Sequence[str]) -> None:
-    """Refuse an option that earlier versions had, with its present name."""
-    for argument in arguments:
-        old = argument.partition("=")[0]
-        if old in RENAMED_OPTIONS:
-            from coterie.config.schema import ConfigError
-
-            raise ConfigError(f"{old} is now {RENAMED_OPTIONS[old]}")

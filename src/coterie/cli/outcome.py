@@ -34,7 +34,7 @@ def print_outcome(run: Run, one_of_many: bool = False) -> bool:
     if early:
         print(early)
     print(f"greedy play, {summary['episodes']} held-out episodes:")
-    last = summary.get("best_rule") == "last"  # runs of earlier versions do not say
+    last = summary["best_rule"] == "last"
     rows = {f"trained ({'last' if last else 'best'})": summary["evaluation"]}
     rows |= {"trained, drawn": summary["drawn"]} if "drawn" in summary else {}
     start = f"step {summary['step_0'].get('env_steps', 0):,}"  # of a fork, where it began
@@ -43,7 +43,7 @@ def print_outcome(run: Run, one_of_many: bool = False) -> bool:
     if nobody_learns(run):  # all evaluations have the same players
         rows = {"players": summary["evaluation"]}
     print_results(rows | summary["baselines"])
-    if "best_reason" in summary and not nobody_learns(run):  # not in runs of 0.1
+    if not nobody_learns(run):
         print(f"best     step {summary['best_step']:,}: {summary['best_reason']}")
     for words in summary.get("worse", []):
         print("\n".join(fold(f"worse    {words}")))
@@ -111,7 +111,7 @@ def _success(result: Mapping[str, Any]) -> str:
     """The success rate with its 95% interval, in percent; "" where there is none."""
     if result["success_rate"] is None:
         return ""
-    bounds = result.get("success_ci95")  # summaries of earlier versions have none
+    bounds = result["success_ci95"]
     found = f"{result['success_rate']:.1%}"
     return found + ("" if bounds is None else f" [{100 * bounds[0]:.0f}, {100 * bounds[1]:.0f}]")
 

@@ -29,7 +29,7 @@ from pydantic import TypeAdapter, ValidationError
 from yaml import MarkedYAMLError, ScalarNode, YAMLError, compose
 from yaml.reader import ReaderError
 
-from coterie.config import classes, interpolation, registry, renamed, trust
+from coterie.config import classes, interpolation, registry, trust
 from coterie.config.interpolation import Interpolated, interpolate
 from coterie.core import lookup
 from coterie.core.group import Parameters
@@ -135,6 +135,7 @@ class TrainSettings:
 SCHEMA = 1
 DEFAULT_NAMES = {"policy": "network", "preference": "individual", "advisor": "language", "constraints": "language"}
 PARTS = ("world", "learner", *DEFAULT_NAMES)  # settings that choose a component by name
+ENV_ID = re.compile(r"-v\d+$")  # how Gymnasium's ids end
 SHORT_FORM = ""  # in merged layers: the key of a section's short form, `lm: embedded`, next to other settings of it
 SECTIONS = ("world", "groups", "train", "seed", "experiment", "schema")
 EXPERIMENTS = Path(__file__).parent.parent / "experiments"
@@ -738,9 +739,8 @@ def part(table: dict[str, str], value: Any, path: str) -> Part:
     except lookup.WrongClass as error:
         raise ConfigError(f"{path}: {error}") from None
     except LookupError as error:
-        now = renamed.present_name(kind, str(name))
-        cure = _sweep_hint(name) or suggest(str(name), table) if now is None else f"; '{name}' is now '{now}'"
-        if kind == "world" and ":" in str(name):
+        cure = _sweep_hint(name) or suggest(str(name), table)
+        if kind == "world" and isinstance(error, lookup.MissingAttribute) and ENV_ID.search(str(name)):
             cure += f"; an environment that a module registers is named gymnasium/{name}"
         raise ConfigError(f"{path}.name: {error}{cure}") from None
     rest = {key: item for key, item in value.items() if key != "name"}
@@ -871,10 +871,6 @@ def _only(values: dict[str, Any], known: typing.Iterable[str], path: str) -> Non
             raise ConfigError(f"{path}: expected settings, got {values[key]!r}")
         if key not in known:
             at = f"{path}.{key}" if path else str(key)
-            now = renamed.present_setting(at)
-            parent, _, name = (now or "").partition(" ")[0].rpartition(".")  # a remark may follow the path
-            if now is not None and (parent != path or name in known):  # another may never have had the old name
-                raise ConfigError(f"{at} is now {now}")
             raise ConfigError(
                 f"{at}: no such setting{suggest(str(key), known) or '; known: ' + (', '.join(known) or 'none')}"
             )

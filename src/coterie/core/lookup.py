@@ -11,7 +11,9 @@ import typing
 from collections.abc import Iterable
 from typing import Any, Literal
 
+from coterie.core.own_code import describe_own_error
 from coterie.core.settings import Settings
+from coterie.core.types import CoterieError
 
 Trust = Literal["shown", "signed", "all"]  # whose runs may name code: nobody's, this user's own, everybody's
 
@@ -19,6 +21,13 @@ Trust = Literal["shown", "signed", "all"]  # whose runs may name code: nobody's,
 def whose(trust: bool) -> Trust:
     """The runs that may name code: with `trust` all of them, else this user's own."""
     return "all" if trust else "signed"
+
+
+class MissingAttribute(LookupError):
+    """A module has no attribute of this name."""
+
+    def __init__(self, module: str, attribute: str, suggestion: str) -> None:
+        super().__init__(f"module '{module}' has no '{attribute}'{suggestion}")
 
 
 _evaluated_hints = functools.cache(typing.get_type_hints)
@@ -49,22 +58,35 @@ def look_up(table: dict[str, str], name: str) -> Any:
     """The class, function or object behind a name, or behind `package.module:Name`."""
     entry = family(table, name)[0]
     address = table.get(entry, entry)
-    found = split_address(address)
-    if found is None:
+    split = split_address(address)
+    if split is None:
         module, dot, attribute = address.rpartition(".")
         hint = f"; did you mean '{module}:{attribute}'?" if dot and not {"/", ":"} & set(name) else ""
         raise LookupError(f"no '{name}' here (known: {', '.join(table)}; custom: package.module:Name){hint}")
-    module, attribute = found
+    module, attribute = split
     try:
-        return getattr(importlib.import_module(module), attribute)
+        found = importlib.import_module(module)
     except ModuleNotFoundError as error:
         own = error.name in module.split(".")  # of a class of one's own; otherwise it imports a missing package
         cure = (
             "not found; start from the directory that holds it, or add that to PYTHONPATH" if own else "not installed"
         )
         raise LookupError(f"'{name}' needs the module '{error.name}', which is {cure}") from None
+    except CoterieError:
+        raise
+    except Exception as error:  # a module of one's own may raise anything
+        reason = describe_own_error(error)
+        if reason is None:
+            raise
+        raise LookupError(f"module '{module}' cannot be imported: {reason}") from error
+    try:
+        return getattr(found, attribute)
     except AttributeError:
-        raise LookupError(f"module '{module}' has no '{attribute}'") from None
+        raise MissingAttribute(module, attribute, suggest(attribute, _public(found))) from None
+
+
+def _public(module: Any) -> list[str]:
+    return [name for name in vars(module) if not name.startswith("_")]
 
 
 def name_of(table: dict[str, str], kind: type[Any]) -> str:

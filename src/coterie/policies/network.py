@@ -248,13 +248,29 @@ class NeuralPolicy(Policy):
         try:
             networks.restore(self.net, state["net"], what)
         except ValueError as error:
-            raise ValueError(
-                f"{error}; the world or the network differs from the one that was trained. "
-                "A set network (policy.encoder=set with world.observation=dict) plays with any number of agents"
-            ) from None
+            raise ValueError(f"{error}; {self._describe_difference(state)}") from None
         if state["normalizer"]["mean"].shape != self.normalizer.mean.shape:
             raise ValueError(f"{what}: the saved observation statistics have another width than this world's")
         self.normalizer.load(state["normalizer"])
+
+    def _describe_difference(self, state: State) -> str:
+        """Describe why saved weights do not fit: `policy.identity` where that alone is the difference."""
+        own = {name: array.shape for name, array in networks.export(self.net).items()}
+        saved = {name: array.shape for name, array in state["net"].items()}
+        differing = [name for name in own if saved.get(name) != own[name]]
+        same = state["normalizer"]["mean"].shape == self.normalizer.mean.shape  # observations are
+        if same and own.keys() == saved.keys() and len(differing) == 1:
+            sizes = zip(own[differing[0]], saved[differing[0]])  # of the first layer
+            agents, more = len(self.group_spec.agents), [here - there for here, there in sizes if here != there]
+            path = f"groups.{self.group_spec.group}.policy.identity"
+            if self.identities and more == [agents]:
+                return f"the saved network has no inputs for which of {agents} agents it plays; set {path}=false"
+            if not self.identities and more == [-agents]:
+                return f"the saved network has inputs for which of {agents} agents it plays; set {path}=true"
+        return (
+            "the world or the network differs from the one that was trained. "
+            "A set network (policy.encoder=set with world.observation=dict) plays with any number of agents"
+        )
 
 
 @dataclass(frozen=True)

@@ -109,9 +109,8 @@ def fitting(path: str) -> Iterator[None]:
         raise ConfigError(f"the checkpoint does not fit this config: {path}: {error}") from None
     except KeyError as error:
         raise ConfigError(
-            f"the checkpoint does not fit this config: {path}: its saved state has no {error}. Either the config was "
-            "changed, or an earlier version of Coterie saved this run: finish it with that version, or begin a new run "
-            "from its policies (groups.NAME.policy.run=RUN)"
+            f"the checkpoint does not fit this config: {path}: its saved state has no {error}; the config or the "
+            "code has changed since: begin a new run from its policies (groups.NAME.policy.run=RUN)"
         ) from None
 
 

@@ -46,7 +46,7 @@ def note_start(run: Run, resumed: bool) -> None:
 
 
 def starts(run: Run) -> list[Start]:
-    """The starts of a run, the first one first; none where an earlier version trained it or the file is damaged."""
+    """The starts of a run, the first one first; none where the file is missing or damaged."""
     try:
         return [Start(**one) for one in json.loads((run.path / PROVENANCE).read_text())]
     except (OSError, ValueError, TypeError):

@@ -80,10 +80,10 @@ class Best:
         }
 
     def load(self, state: State) -> None:
-        """Read them; checkpoints of earlier versions have neither constants nor opponents."""
+        """Read them."""
         self.step, self.score = state["best_step"], state["best_score"]
-        self.constants = state.get("best_constants", [None, None])
-        self.opposed = state.get("best_opposed", False)
+        self.constants = state["best_constants"]
+        self.opposed = state["best_opposed"]
 
 
 def constants(result: Result, groups: Sequence[str]) -> list[float | None]:

@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from coterie.config import classes, registry
-from coterie.config.schema import Config, ConfigError, GroupConfig, Part, SeatedRun
+from coterie.config.schema import Config, ConfigError, GroupConfig, Part, SeatedRun, part
 from coterie.config.trust import Untrusted
 from coterie.core import heartbeat, lookup
 from coterie.core.game import NoGame
@@ -425,7 +425,7 @@ def build_learner(group: GroupConfig, actor: Actor, preference: Preference) -> L
     if teaches and not isinstance(policy, teaches):
         raise ConfigError(
             f"group '{group_spec.group}': learner '{group.learner.name}' improves a {teaches[0].__name__}, not this "
-            f"group's {type(policy).__name__}{_cure(group_spec, teaches[0])}; with {path}.learner=none "
+            f"group's {type(policy).__name__}; {_cure(group_spec, teaches[0])}with {path}.learner=none "
             "it plays as it is"
         )
     if actor.shield is not None:
@@ -484,9 +484,18 @@ def check_scope(group: GroupConfig, preference: Preference, group_spec: GroupSpe
 
 
 def _cure(group_spec: GroupSpec, wanted: type[Any]) -> str:
-    """Return the hint that names the required policy, if it is registered."""
+    """Return the hint that names the required policy, if it is registered, or why it cannot play here."""
     name = lookup.name_of(registry.POLICIES, wanted)
-    return f"; set groups.{group_spec.group}.policy.name={name}" if name in registry.POLICIES else ""
+    if name not in registry.POLICIES:
+        return ""
+    path = f"groups.{group_spec.group}.policy"
+    assert group_spec.world is not None
+    try:
+        chosen = part(registry.POLICIES, name, path)
+        build_policy(chosen, group_spec, group_spec.world)
+    except CoterieError as error:
+        return f"{str(error).removeprefix(f'{path}: ')}; "
+    return f"set {path}.name={name}; "
 
 
 def build_runner(config: Config, shard: int, groups: Sequence[Group]) -> Runner:

@@ -14,6 +14,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from typing import Any
 
+from coterie.core.own_code import debugging, explain
 from coterie.core.signals import ctrl_c_blocked
 from coterie.core.types import CoterieError
 from coterie.runs.interrupt import Interrupted, Interruption, interruptible
@@ -117,6 +118,11 @@ def _work(sender: Connection, path: list[str], function: Callable[..., Any], tas
         found = NothingKept()
     except CoterieError as error:
         found = CoterieError(str(error))  # other classes of errors may need arguments to be unpickled
+    except Exception as error:
+        own = None if debugging() else explain(error)
+        if own is None:
+            raise  # the traceback is printed here
+        found = CoterieError(own)
     with contextlib.suppress(BrokenPipeError):  # the command was killed; what the training has saved stays
         sender.send(found)
     sender.close()

@@ -287,7 +287,7 @@ class Training:
         self.iteration, self.env_steps, self.wall = state["iteration"], state["env_steps"], state["wall_s"]
         self.best.load(state)
         self.step_0 = state["step_0"]
-        self.unrecorded = state.get("unrecorded")  # not in checkpoints of 0.2
+        self.unrecorded = state["unrecorded"]
         for name, values in state["recent"].items():
             self.recent[name] = deque(values, maxlen=self.window)
         for group in self.groups:

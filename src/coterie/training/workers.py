@@ -18,6 +18,7 @@ from coterie.config.schema import Config
 from coterie.core.child_process import Lost
 from coterie.core.decisions import StateRows, merge
 from coterie.core.group import Group
+from coterie.core.own_code import debugging, explain
 from coterie.core.types import CoterieError, Counters, State, merge_counters
 from coterie.runs.checkpoint import fitting
 from coterie.training.evaluate import actor_metrics
@@ -198,8 +199,14 @@ class ShardService:
             return Answer(True, str(error))
         except MemoryError as error:
             return Answer(True, f"not enough memory: {error}; lower train.num_envs, train.workers or the world's sizes")
-        except Exception:  # the trainer reports any other failure, with this process's traceback
-            return Answer(True, traceback.format_exc())
+        except Exception as error:  # the trainer reports any other failure, with this process's traceback
+            return Answer(True, describe_failure(error))
+
+
+def describe_failure(error: Exception) -> str:
+    """Describe an error to the trainer: by the line of one's own code, otherwise by this process's traceback."""
+    own = None if debugging() else explain(error)
+    return own or "".join(traceback.format_exception(error))
 
 
 class RemoteWorkers:
@@ -245,7 +252,8 @@ class RemoteWorkers:
         answers = self.transport.exchange(requests)
         for mine, answer in zip(self.assigned, answers, strict=True):
             if answer.failed:
-                raise WorkerError(f"the worker playing shards {mine} failed:\n{answer.value}")
+                gap = "\n" if "\n" in answer.value else " "
+                raise WorkerError(f"the worker playing shards {mine} failed:{gap}{answer.value}")
         return [answer.value for answer in answers]
 
     def close(self) -> None:

@@ -561,24 +561,14 @@ class DQN(Learner):
             self.mixer_flat.load(state["mixer_adam"])
         self.state_normalizer.load(state["state_normalizer"])
         for replay, saved in zip(self.replays, state["replays"], strict=True):
-            rows = saved["rows"]
-            replay.load(saved | {"rows": self.newer_columns(rows["active"].shape) | rows}, where)
-        self.pending = []
-        for saved in state["pending"]:
-            columns = self.newer_columns(saved["active"].shape)
-            columns["cut"] = np.zeros((len(saved["active"]), saved["active"].shape[2]), bool)
-            self.pending.append(PendingSteps(**{name: a.copy() for name, a in (columns | saved).items()}))
+            replay.load(saved, where)
+        self.pending = [PendingSteps(**{name: a.copy() for name, a in saved.items()}) for saved in state["pending"]]
         for pending in self.pending:
             if (steps := pending.reward.shape[1]) != self.settings.n_steps:
                 raise ValueError(f"{where}: learner.n_steps cannot change from {steps} to {self.settings.n_steps}")
         self.due = state["due"]
-        self.extremes[:] = state.get("extremes", 0)  # checkpoints of 0.2 have none
-        warm_up = 0 if self.settings.hand_over is None else self.settings.hand_over.warm_up
-        self.learned[:] = state.get("learned", max(warm_up, 1))  # likewise: their values are not warmed up or scaled
-
-    def newer_columns(self, shape: tuple[int, ...]) -> dict[str, Array]:
-        """Columns of decisions that older checkpoints lack: advised actions, and legal ones since 0.3."""
-        return {"advised": np.full(shape, -1), "mask": np.ones((*shape, self.policy.actions), bool)}
+        self.extremes[:] = state["extremes"]
+        self.learned[:] = state["learned"]
 
 
 def state_stream(net: networks.Net) -> Array:

@@ -139,4 +139,4 @@ class DAgger(Learner):
     def load(self, state: State) -> None:
         self.policy.flat.load(state["adam"])
         self.labels = None if state["labels"] is None else [Labels(**mine) for mine in state["labels"]]
-        self.cloner.measured = state.get("measured", False)  # 0.1 measured the first labels only
+        self.cloner.measured = state["measured"]

@@ -319,7 +319,7 @@ def _decoded(name: str, array: Array) -> tuple[str, Array]:
 
 def _table(index: dict[str, Any]) -> PlayedTable:
     known = {name: index[name] for name in ("experiment", "world", "world_class", "greedy", "seed")}
-    return PlayedTable(**known, groups=index.get("table", {}))  # 0.1 did not write what other groups were
+    return PlayedTable(**known, groups=index["table"])
 
 
 def _parse(index: dict[str, Any], group: str, arrays: dict[str, Array]) -> Demonstrations:

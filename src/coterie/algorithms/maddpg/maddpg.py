@@ -682,7 +682,7 @@ class MADDPG(Learner):
         self.actor.flat.load(state["actor"]["adam"])
         for critic, saved in zip(self.critics, state["critics"], strict=True):
             critic.load(saved, f"{where}, critic")
-        self.amounts[:] = state.get("amounts", 0)  # checkpoints of 0.1 have none: the scale starts anew
+        self.amounts[:] = state["amounts"]
         self.normalizer.load(state["normalizer"])
         self.replay.load(state["replay"], where)
         self.pending = load_pending(state["pending"])

@@ -139,7 +139,7 @@ def _transcripts(run: Run) -> Iterable[str]:
 
 
 def read_samples(path: Path) -> list[dict[str, Any]]:
-    """The stored requests in words, the first one first; none in a file of an earlier version."""
+    """The stored requests in words, the first one first; none where the file has none or is in use."""
     if not path.is_file():
         return []
     try:

@@ -114,9 +114,8 @@ def _caption(finished: Sequence[Finished], runs: int) -> Iterable[str]:
         yield "Intervals are over episodes."
     if len(finished) < runs:
         yield f"{runs - len(finished)} of {runs} runs have not finished and are left out."
-    reasons = dict.fromkeys(summary["best_reason"] for _, summary in finished if "best_reason" in summary)
-    if reasons:  # not in runs of 0.1
-        yield f"Best: {'; '.join(reasons)}."
+    reasons = dict.fromkeys(entry(*one, "best_reason") for one in finished)
+    yield f"Best: {'; '.join(reasons)}."
 
 
 def _every_seed(finished: Sequence[Finished]) -> Iterable[str]:

@@ -28,9 +28,8 @@ class StudySpec:
     def to_dict(self) -> dict[str, Any]:
         """As JSON, as the study stores it."""
         space = {path: range_to_dict(known) for path, known in self.space.items()}
-        found = {"config": self.config, "space": space, "seeds": self.seeds, "pruner": self.pruner}
-        found |= {"batch": self.batch} if self.batch > 1 else {}  # earlier versions had no batches
-        return found | ({"score": self.score} if self.score != "best" else {})  # nor other scores
+        trained = {"config": self.config, "space": space, "seeds": self.seeds}
+        return trained | {"pruner": self.pruner, "batch": self.batch, "score": self.score}
 
 
 @dataclass(frozen=True)
