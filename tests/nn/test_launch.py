@@ -35,6 +35,11 @@ def multiply_and_count(n: int, rows: Rows, calls: np.ndarray) -> None:
     calls[n] += 1
 
 
+@kernel
+def clash(n: int, item: float, kernel: int, first: int, last: int, count: int, out: np.ndarray) -> None:
+    out[n] = item + kernel + first + last + count
+
+
 @pytest.fixture
 def rows():
     x = np.random.default_rng(0).normal(size=1000)
@@ -69,6 +74,11 @@ def test_no_item_is_no_work(rows, threads):
 def test_arguments_may_be_named(rows, threads):
     multiply.over(len(rows.x), factor=2.0, rows=rows)
     np.testing.assert_array_equal(rows.out, rows.x * 2)
+
+
+def test_parameters_may_have_any_name(rows):
+    clash.over(len(rows.out), 1.0, 2, 3, 4, 5, rows.out)
+    assert (rows.out == 15).all()
 
 
 def test_a_kernel_can_be_called_for_one_item(rows):

@@ -35,14 +35,15 @@ P = ParamSpec("P")
 LEAST = 64  # items of a thread: it takes some ten microseconds to hand them over
 BLOCK = 128  # threads of a CUDA block
 
-LOOP = """def {name}(first, last, {parameters}):
-    for item in range(first, last):
-        kernel(item, {parameters})
+# Names of the templates begin with an underscore, because parameters of kernels share their scope.
+LOOP = """def {name}(_first, _last, {parameters}):
+    for _item in range(_first, _last):
+        _kernel(_item, {parameters})
 """
-GRID = """def {name}(count, {parameters}):
-    item = cuda.grid(1)
-    if item < count:
-        kernel(item, {parameters})
+GRID = """def {name}(_count, {parameters}):
+    _item = _cuda.grid(1)
+    if _item < _count:
+        _kernel(_item, {parameters})
 """
 
 KERNELS: dict[str, Kernel[Any]] = {}  # of all modules imported so far, by `module:name`
@@ -53,7 +54,7 @@ class Kernel(Compiled, Generic[P]):
 
     def __init__(self, function: Callable[Concatenate[int, P], None]) -> None:
         super().__init__(function)
-        self.loop: Any = jit(nogil=True)(_generate(LOOP, function, kernel=self))
+        self.loop: Any = jit(nogil=True)(_generate(LOOP, function, _kernel=self))
 
     def over(self, count: int, *arguments: P.args, **named: P.kwargs) -> None:
         """Do the work of the items 0 … count − 1, where their arrays are."""
@@ -71,7 +72,7 @@ class Kernel(Compiled, Generic[P]):
         """The function that CUDA threads run, not yet compiled."""
         from numba import cuda  # from the package numba-cuda
 
-        return cuda.jit(_generate(GRID, self.py_func, kernel=self, cuda=cuda))
+        return cuda.jit(_generate(GRID, self.py_func, _kernel=self, _cuda=cuda))
 
     def _share_out(self, count: int, arguments: tuple[Any, ...]) -> None:
         """Let every thread work on as many items, this thread on the first ones."""
