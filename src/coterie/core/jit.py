@@ -2,7 +2,7 @@
 
 Before it uses stored code, `numba.njit(cache=True)` checks only whether the function's own file has changed. That code
 also contains the functions that it calls and the constants that it reads. `jit` adds a hash of all of them to the key
-of the cache. Functions that only compiled functions call are declared with it, too.
+of the cache. Functions that only compiled functions call are declared with it or with `device_function`.
 """
 
 from __future__ import annotations
@@ -43,6 +43,15 @@ def jit(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     if function is None:
         return lambda function: Compiled(function, **options)
     return Compiled(function, **options)
+
+
+def device_function(function: F) -> F:
+    """Compile a function that kernels call, as CUDA names it: it may not make arrays.
+
+    It does without the reference counts that Numba otherwise keeps for every array and slice that a function touches:
+    atomic additions, which can take more time than the work itself.
+    """
+    return jit(_nrt=False)(function)
 
 
 class Compiled(CPUDispatcher):

@@ -53,8 +53,8 @@ class Kernel(Compiled, Generic[P]):
     """A function of one item, as `kernel` makes it. Calling it does the work of one item on the CPU."""
 
     def __init__(self, function: Callable[Concatenate[int, P], None]) -> None:
-        super().__init__(function)
-        self.loop: Any = jit(nogil=True)(_generate(LOOP, function, _kernel=self))
+        super().__init__(function, forceinline=True, _nrt=False)
+        self.loop: Any = jit(nogil=True, _nrt=False)(_generate(LOOP, function, _kernel=self))
 
     def over(self, count: int, *arguments: P.args, **named: P.kwargs) -> None:
         """Do the work of the items 0 … count − 1, where their arrays are."""
