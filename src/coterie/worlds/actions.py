@@ -9,7 +9,7 @@ from coterie.core.types import Array
 @jit
 def first_outside(actions: Array, low: float, high: float) -> int:
     """The flat index of the first number outside [low, high], NaN included; −1 if there is none."""
-    flat = actions.reshape(-1)
+    flat = actions.ravel()  # a view where the array has no gaps
     for i in range(len(flat)):
         if not low <= flat[i] <= high:
             return i

@@ -259,9 +259,7 @@ def _store_final(particles: ParticleState, final: ParticleState, n: int) -> None
 
 
 @kernel
-def step(
-    n: int, particles: ParticleState, final: ParticleState, rules: Rules, force: Array, out: StepOutput
-) -> None:
+def step(n: int, particles: ParticleState, final: ParticleState, rules: Rules, force: Array, out: StepOutput) -> None:
     """Take one step under the actions' forces `force` [N, A, 2], and start the next episode where one ends."""
     _collide(particles, rules, force, n)
     _move(particles, rules, force, n)

@@ -124,7 +124,7 @@ class _ParticleWorld:
 
     def step(self, actions: Mapping[str, Array]) -> TimeStep:
         """Move all agents at the same time; an action out of range raises ValueError and changes nothing."""
-        for name, agent_type in self.agent_types.items():
+        for name in self.agent_types:
             given = np.asarray(actions[name])
             chosen = self._action[:, self._columns[name]]
             if given.shape != chosen.shape or given.dtype.kind not in ("iuf" if self._continuous else "iu"):
