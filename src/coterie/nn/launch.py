@@ -28,6 +28,7 @@ from types import FunctionType
 from typing import Any, Concatenate, Generic, ParamSpec
 
 import numpy as np
+from numpy import ndarray
 
 from coterie.core.jit import Compiled, jit
 
@@ -60,7 +61,10 @@ class Kernel(Compiled, Generic[P]):
         """Do the work of the items 0 … count − 1, where their arrays are."""
         if named:
             arguments = inspect.signature(self.py_func).bind(0, *arguments, **named).args[1:]  # type: ignore[assignment]
-        if not _in_memory(arguments):
+        part: Any = arguments[0]
+        if isinstance(part, tuple):
+            part = part[0]
+        if type(part) is not ndarray and not _in_memory(arguments):  # the first test is short, and mostly enough
             self._launch_grid(count, arguments)
         elif _threads == 1 or count < 2 * LEAST:
             self.loop(0, count, *arguments)
