@@ -92,8 +92,8 @@ def test_kernels_keep_their_name_and_documentation():
     assert multiply.__doc__ == "Multiply row n."
 
 
-def test_kernels_are_listed_by_module():
-    assert KERNELS[f"{__name__}:multiply"] is multiply
+def test_kernels_are_listed():
+    assert any(one is multiply for one in KERNELS)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")

@@ -47,7 +47,7 @@ GRID = """def {name}(_count, {parameters}):
         _kernel(_item, {parameters})
 """
 
-KERNELS: dict[str, Kernel[Any]] = {}  # of all modules imported so far, by `module:name`
+KERNELS: list[Kernel[Any]] = []  # of all modules imported so far
 
 
 class Kernel(Compiled, Generic[P]):
@@ -100,7 +100,7 @@ class Kernel(Compiled, Generic[P]):
 def kernel(function: Callable[Concatenate[int, P], None]) -> Kernel[P]:
     """Make a kernel of a function that does the work of one item, whose index is its first parameter."""
     made = Kernel(function)
-    KERNELS[f"{function.__module__}:{function.__qualname__}"] = made
+    KERNELS.append(made)
     return made
 
 
