@@ -64,7 +64,8 @@ def compile_rules(
 
 def inline_rules(rules: Rules) -> Rules:
     """The same rules as functions that kernels of this one game call; on a GPU they may not make arrays."""
-    return Rules(*(jit(pointer.__wrapped__) for pointer in rules))
+    # `_nrt`: rules that make arrays are legitimate on a CPU, also where the kernels that call them may not
+    return Rules(*(jit(_nrt=True)(pointer.__wrapped__) for pointer in rules))
 
 
 def compile_estimate(estimate: Callable[[Array], float]) -> Any:

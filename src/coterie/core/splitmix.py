@@ -30,6 +30,16 @@ def scramble(x: np.uint64) -> np.uint64:
     return x ^ (x >> np.uint64(31))
 
 
+@jit
+def scramble_each(numbers: Array) -> Array:
+    """Mix the bits of each number `[N, K]`."""
+    mixed = np.empty_like(numbers)
+    for n in range(numbers.shape[0]):
+        for k in range(numbers.shape[1]):
+            mixed[n, k] = scramble(numbers[n, k])
+    return mixed
+
+
 @device_function
 def uniform(random: Array, n: int) -> float:
     """A uniform number in [0, 1) from the stream of copy n."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from coterie.core.group import Actor
-from coterie.core.splitmix import GOLDEN, scramble
+from coterie.core.splitmix import GOLDEN, scramble_each
 from coterie.core.types import Array, Counters, Decision, View, arrays_of, as_metrics
 from coterie.core.world import CostlySteps, World
 from coterie.training.runner import Runner, play_episodes
@@ -181,8 +181,7 @@ def _fingerprint(prints: Array, acted: Mapping[str, tuple[View, Decision]]) -> N
             rows = _words(array.reshape(len(prints), -1))
             prints *= GOLDEN
             counted = rows + np.arange(1, rows.shape[1] + 1, dtype=np.uint64) * GOLDEN
-            mixed: Array = scramble(counted)  # type: ignore[arg-type, assignment]  # it takes arrays as well
-            prints += mixed.sum(axis=1)
+            prints += scramble_each(counted).sum(axis=1)
 
 
 def _words(rows: Array) -> Array:

@@ -131,6 +131,7 @@ class BoardWorld:
         )
         self._timestep = TimeStep({"player": agent_step}, self._arrays.ended)
         self.reset(0)  # a new world is valid before its first reset
+        self._kernels.step.over(0, self._arrays, np.zeros((num_envs, 2), np.int64), self._setup)  # compiled here
 
     @property
     def game(self) -> CompiledGame:

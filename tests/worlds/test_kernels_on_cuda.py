@@ -1,0 +1,96 @@
+"""Every kernel compiles for a GPU, on machines without one.
+
+Worlds are played for a few steps on the CPU; what their kernels were launched with there is what they are compiled with.
+"""
+
+import importlib
+import pkgutil
+
+import numpy as np
+import pytest
+
+import coterie
+from coterie.config import registry
+from coterie.core import lookup
+from coterie.core.types import Box, Discrete, MultiDiscrete
+from coterie.nn.launch import KERNELS
+from coterie.worlds.cartpole import CartPole
+from helpers.cuda import signatures, to_ptx
+from helpers.needs import needs
+
+pytestmark = [needs("numba_cuda", "dev"), pytest.mark.slow]
+PACKAGES = ("nn", "worlds", "algorithms")
+PLAYED = [
+    ("gridworld", {"num_obstacles": 2}),
+    ("gridworld", {"instructions": "train"}),
+    ("spread", {}),
+    ("spread", {"continuous_actions": True}),
+    ("tag", {}),
+    ("doorkey", {}),
+    ("auction", {"rounds": 2}),
+    ("auction", {"bid_levels": 5}),
+    ("tictactoe", {}),
+    ("connect_four", {}),
+    ("othello", {}),
+]
+
+
+def make_world(name, settings):
+    return lookup.look_up(registry.WORLDS, name)(lookup.settings_type(registry.WORLDS, name)(**settings), 2)
+
+
+def first_actions(world, step):
+    """The first legal action of every agent."""
+    chosen = {}
+    for name, agent_type in world.agent_types.items():
+        rows = (world.num_envs, len(agent_type.agents))
+        space, mask = agent_type.action, step.agent_types[name].mask
+        if isinstance(space, Discrete):
+            chosen[name] = np.zeros(rows, np.int64) if mask is None else mask.argmax(axis=-1)
+        elif isinstance(space, MultiDiscrete):
+            chosen[name] = np.zeros((*rows, len(space.sizes)), np.int64)
+        else:
+            assert isinstance(space, Box)
+            chosen[name] = np.zeros((*rows, *space.shape), np.float32)
+    return chosen
+
+
+def play(world):
+    """Launch all kernels of a world."""
+    step = world.reset(0)
+    world.step(first_actions(world, step))
+    random = np.random.default_rng(0)
+    for agent_type in world.agent_types:
+        for method in ("skill_actions", "best_skills"):
+            if hasattr(world, method) and not getattr(world.settings, "continuous_actions", False):
+                getattr(world, method)(agent_type)
+        if hasattr(world, "expert"):
+            world.expert(agent_type, random)
+
+
+@pytest.fixture(scope="module")
+def launched():
+    """All kernels of the package, after each has been launched on the CPU."""
+    for name in PACKAGES:
+        package = importlib.import_module(f"coterie.{name}")
+        for module in pkgutil.walk_packages(package.__path__, f"coterie.{name}."):
+            if ".adapters" not in module.name:
+                importlib.import_module(module.name)
+    for name, settings in PLAYED:
+        play(make_world(name, settings))
+    play(CartPole(2))
+    return [kernel for kernel in KERNELS if kernel.__module__.startswith(f"{coterie.__name__}.")]
+
+
+def test_every_kernel_compiles_for_a_gpu(launched):
+    failed = {}
+    for kernel in launched:
+        name = f"{kernel.__module__}:{kernel.__qualname__}"
+        found = signatures(kernel)
+        assert found, f"{name} was launched by nothing here: add it to PLAYED"
+        for signature in found:
+            try:
+                assert ".entry" in to_ptx(kernel, signature)
+            except Exception as error:  # all of them are reported at once
+                failed[name] = f"{type(error).__name__}: {error}"
+    assert not failed, "\n\n".join(f"{name}: {reason}" for name, reason in failed.items())
