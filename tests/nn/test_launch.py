@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+from numba.core.errors import NumbaError
 
 from coterie.core.jit import jit
 from coterie.nn import launch
@@ -38,6 +39,11 @@ def multiply_and_count(n: int, rows: Rows, calls: np.ndarray) -> None:
 @kernel
 def clash(n: int, item: float, kernel: int, first: int, last: int, count: int, out: np.ndarray) -> None:
     out[n] = item + kernel + first + last + count
+
+
+@kernel
+def allocate(n: int, rows: Rows) -> None:
+    rows.out[n] = np.empty(1)[0]
 
 
 @pytest.fixture
@@ -85,6 +91,11 @@ def test_a_kernel_can_be_called_for_one_item(rows):
     multiply(3, 2.0, rows)
     assert rows.out[3] == rows.x[3] * 2
     assert np.count_nonzero(rows.out) == 1
+
+
+def test_a_kernel_cannot_make_arrays(rows):
+    with pytest.raises(NumbaError, match="empty"):
+        allocate.over(1, rows)
 
 
 def test_kernels_keep_their_name_and_documentation():
