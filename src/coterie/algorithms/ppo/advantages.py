@@ -6,10 +6,12 @@ and idle rows are skipped.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
-from numba import njit
 
 from coterie.core.types import Array, Experience
+from coterie.nn.launch import kernel
 
 
 def advantages(
@@ -23,7 +25,8 @@ def advantages(
     shape = rewards.shape
     advantage = np.zeros(shape, np.float32)
     valid = np.zeros(shape, np.bool_)
-    _scan(
+    _scan.over(
+        math.prod(shape[1:]),
         rewards.reshape(shape[0], -1),
         values.reshape(shape[0] + 1, -1),
         bootstrap.reshape(shape[0], -1),
@@ -39,30 +42,38 @@ def advantages(
     return advantage, np.where(valid, advantage + values[:-1], np.float32(0)), valid
 
 
-@njit(cache=True)
-def _scan(  # type: ignore[no-untyped-def]  # Numba infers these
-    reward, value, bootstrap, active, terminated, truncated, acting, gamma, gae_lambda, advantage, valid
+@kernel
+def _scan(
+    i: int,
+    reward: Array,
+    value: Array,
+    bootstrap: Array,
+    active: Array,
+    terminated: Array,
+    truncated: Array,
+    acting: Array,
+    gamma: float,
+    gae_lambda: float,
+    advantage: Array,
+    valid: Array,
 ) -> None:
-    """Go through time backwards, for all sequences at once."""
-    steps, sequences = reward.shape
-    next_advantage = np.zeros(sequences, np.float32)  # of the next decision
-    next_value = value[steps].copy()  # of the next decision
-    return_since = np.zeros(sequences, np.float32)  # reward since this decision
-    closed = acting.copy()  # whether a next decision or an end follows
+    """Go through the time of one sequence backwards; arrays are `[T, sequences]`."""
+    steps, zero = reward.shape[0], np.float32(0)
+    next_advantage = return_since = zero  # of the next decision; the reward since this decision
+    next_value = value[steps, i]  # of the next decision
+    closed = acting[i]  # whether a next decision or an end follows
     for t in range(steps - 1, -1, -1):
-        for i in range(sequences):
-            if terminated[t, i] or truncated[t, i]:
-                next_advantage[i] = 0
-                return_since[i] = 0
-                next_value[i] = bootstrap[t, i] if truncated[t, i] else 0
-                closed[i] = True
-            return_since[i] += reward[t, i]
-            if active[t, i]:
-                if closed[i]:
-                    delta = return_since[i] + gamma * next_value[i] - value[t, i]
-                    next_advantage[i] = delta + gamma * gae_lambda * next_advantage[i]
-                    advantage[t, i] = next_advantage[i]
-                    valid[t, i] = True
-                next_value[i] = value[t, i]
-                return_since[i] = 0
-                closed[i] = True
+        if terminated[t, i] or truncated[t, i]:
+            next_advantage = return_since = zero
+            next_value = bootstrap[t, i] if truncated[t, i] else zero
+            closed = True
+        return_since += reward[t, i]
+        if active[t, i]:
+            if closed:
+                delta = return_since + gamma * next_value - value[t, i]
+                next_advantage = delta + gamma * gae_lambda * next_advantage
+                advantage[t, i] = next_advantage
+                valid[t, i] = True
+            next_value = value[t, i]
+            return_since = zero
+            closed = True
