@@ -1,15 +1,17 @@
 """Every kernel compiles for a GPU, on machines without one.
 
-Worlds are played for a few steps on the CPU; what their kernels were launched with there is what they are compiled with.
+Worlds are played for a few steps on the CPU, and their kernels are compiled for the types that they were launched with.
 """
 
 import importlib
 import pkgutil
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import coterie
+from coterie.algorithms.ppo.advantages import advantages
 from coterie.config import registry
 from coterie.core import lookup
 from coterie.core.types import Box, Discrete, MultiDiscrete
@@ -68,6 +70,14 @@ def play(world):
             world.expert(agent_type, random)
 
 
+def estimate_advantages():
+    """Launch the scan of PPO."""
+    shape, flags = (2, 1, 1), np.ones((2, 1, 1), np.bool_)
+    play = SimpleNamespace(active=flags, terminated=flags, truncated=flags, acting=flags[0])
+    rewards, values = np.zeros(shape, np.float32), np.zeros((3, 1, 1), np.float32)
+    advantages(play, rewards, values, rewards, 0.99, 0.95)
+
+
 @pytest.fixture(scope="module")
 def launched():
     """All kernels of the package, after each has been launched on the CPU."""
@@ -79,6 +89,7 @@ def launched():
     for name, settings in PLAYED:
         play(make_world(name, settings))
     play(CartPole(2))
+    estimate_advantages()
     return [kernel for kernel in KERNELS if kernel.__module__.startswith(f"{coterie.__name__}.")]
 
 

@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 import numpy as np
-from numba import njit
 
 from coterie.core import seeding
 from coterie.core.advice import AskSettings, UseSettings
 from coterie.core.group import GroupSpec, Stateful, Stateless
+from coterie.core.jit import jit
 from coterie.core.skills import HasBestSkills, HasPlanCodec, HasSkills, PlanCodec
 from coterie.core.types import Array, Counters, Distinct, Experience, Mean, State, View, map_tree
 from coterie.core.validation import at_least, within
@@ -303,7 +303,7 @@ def observed(view: View, rows: Array) -> Array:
     return map_tree(pick, view.observation)
 
 
-@njit(cache=True)
+@jit
 def mix_skills(plan: Array, shifts: Array, actions: Array, hard: bool, adversarial: bool, mixed: Array) -> None:
     """Write the teacher's probabilities of actions `mixed [R, K]`; rows of abstentions are left as they are.
 

@@ -15,8 +15,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 
+from coterie.core.jit import jit
 from coterie.core.types import Array, Experience, StateRows
 
 
@@ -122,7 +122,7 @@ def complete_transitions(trajectories: Trajectories, pending: PendingSteps, gamm
 # The scan copies by explicit loops: Numba takes seconds to compile an assignment of slices.
 
 
-@njit(cache=True, error_model="numpy")
+@jit
 def _scan(trajectories: Trajectories, pending: PendingSteps, gamma: float, into: Transitions) -> int:
     """Fill `into`, in the order of time, and return the number of rows."""
     steps, sequences, members = trajectories.active.shape
@@ -177,7 +177,7 @@ def _scan(trajectories: Trajectories, pending: PendingSteps, gamma: float, into:
     return row
 
 
-@njit(cache=True, error_model="numpy")
+@jit
 def _step_flags(trajectories: Trajectories, t: int, i: int) -> tuple[bool, bool, bool, bool]:
     """Whether a sequence decides at t, whether the outcome is known, whether it ends here, and by truncation."""
     decides = known = ended = plays_on = cut = False
@@ -192,7 +192,7 @@ def _step_flags(trajectories: Trajectories, t: int, i: int) -> tuple[bool, bool,
     return decides, known, ended and not plays_on, cut
 
 
-@njit(cache=True, error_model="numpy")
+@jit
 def _write_decision(pending: PendingSteps, i: int, slot: int, into: Transitions, row: int) -> None:
     """Copy a pending decision into a row."""
     members, size = into.observation.shape[1:]
@@ -209,7 +209,7 @@ def _write_decision(pending: PendingSteps, i: int, slot: int, into: Transitions,
         into.state[row, j] = pending.state[i, slot, j]
 
 
-@njit(cache=True, error_model="numpy")
+@jit
 def _write_next(observation: Array, state: Array, into: Transitions, row: int) -> None:
     """Copy the next observation and state into a row."""
     for m in range(observation.shape[0]):
@@ -219,7 +219,7 @@ def _write_next(observation: Array, state: Array, into: Transitions, row: int) -
         into.next_state[row, j] = state[j]
 
 
-@njit(cache=True, error_model="numpy")
+@jit
 def _append(pending: PendingSteps, i: int, trajectories: Trajectories, t: int) -> None:
     """Append a decision to the pending ones."""
     slot = pending.filled[i]
@@ -238,7 +238,7 @@ def _append(pending: PendingSteps, i: int, trajectories: Trajectories, t: int) -
     pending.filled[i] = slot + 1
 
 
-@njit(cache=True, error_model="numpy")
+@jit
 def _drop_oldest(pending: PendingSteps, i: int) -> None:
     """Remove the oldest pending decision."""
     members, size = pending.observation.shape[2:]
