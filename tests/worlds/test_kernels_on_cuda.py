@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import coterie
+from coterie.algorithms.dqn.transitions import Trajectories, complete_transitions, empty_transitions, no_pending
 from coterie.algorithms.ppo.advantages import advantages
 from coterie.config import registry
 from coterie.core import lookup
@@ -78,6 +79,29 @@ def estimate_advantages():
     advantages(play, rewards, values, rewards, 0.99, 0.95)
 
 
+def collect_transitions():
+    """Launch the scans of DQN, for one sequence of one member, with two actions and observations of three numbers."""
+    shape, flags = (2, 1, 1), np.ones((2, 1, 1), np.bool_)
+    trajectories = Trajectories(
+        observation=np.zeros((3, 1, 1, 3), np.float32),
+        action=np.zeros(shape, np.int64),
+        reward=np.zeros((2, 1), np.float32),
+        active=flags,
+        closed=flags,
+        terminated=flags,
+        truncated=~flags,
+        mask=np.ones((*shape, 2), np.bool_),
+        final_at=np.full((2, 1), -1),
+        final=np.zeros((0, 1, 3), np.float32),
+        state=np.zeros((3, 1, 0), np.float32),
+        final_state=np.zeros((0, 0), np.float32),
+        agent=np.zeros(1, np.int64),
+        advised=np.full(shape, -1),
+    )
+    pending = no_pending(1, 2, empty_transitions(1, 1, 3, 2, 0))
+    assert len(complete_transitions(trajectories, pending, 0.9).reward) == 2
+
+
 @pytest.fixture(scope="module")
 def launched():
     """All kernels of the package, after each has been launched on the CPU."""
@@ -90,6 +114,7 @@ def launched():
         play(make_world(name, settings))
     play(CartPole(2))
     estimate_advantages()
+    collect_transitions()
     return [kernel for kernel in KERNELS if kernel.__module__.startswith(f"{coterie.__name__}.")]
 
 
