@@ -3,7 +3,7 @@
 import subprocess
 import sys
 import textwrap
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
@@ -100,6 +100,17 @@ def test_the_key_covers_free_variables():
         return scaled
 
     assert source_digest(make(1.0).py_func) != source_digest(make(2.0).py_func)
+
+
+def test_the_key_covers_the_options_of_the_function_itself():
+    def double(x):
+        return 2 * x
+
+    def key(**options):
+        return jit(**options)(double)._cache._index_key((), SimpleNamespace(magic_tuple=lambda: ()))
+
+    assert key(forceinline=True) != key(forceinline=False)
+    assert key(fastmath={"nnan", "ninf"}) == key(fastmath={"ninf", "nnan"})
 
 
 def test_division_by_zero_follows_numpy():

@@ -62,23 +62,27 @@ class Compiled(CPUDispatcher):
         self.enable_caching()
 
     def enable_caching(self) -> None:
-        self._cache = _SourceCache(self.py_func)
+        self._cache = _SourceCache(self.py_func, _text(self.targetoptions))
 
 
 def callback(signature: Any, function: Callable[..., Any]) -> Any:
     """Compile a function to a C function pointer, as `numba.cfunc` does, with the cache of `jit`."""
     found: Any = CFunc(function, normalize_signature(signature), {}, {"nopython": True})
-    found._cache = _SourceCache(function)
+    found._cache = _SourceCache(function, "callback")
     found.compile()
     return found
 
 
 class _SourceCache(FunctionCache):
-    """Numba's cache on disk, with all sources in the key."""
+    """Numba's cache on disk, with all sources and the options in the key."""
+
+    def __init__(self, function: Callable[..., Any], options: str) -> None:
+        super().__init__(function)
+        self._options = options
 
     def _index_key(self, sig: Any, codegen: Any) -> tuple[Any, ...]:
         # Taken when something is compiled or looked up: at that time all that the function calls is defined.
-        return sig, codegen.magic_tuple(), source_digest(self._py_func)
+        return sig, codegen.magic_tuple(), self._options, source_digest(self._py_func)
 
 
 def source_digest(function: Callable[..., Any]) -> str:
