@@ -16,7 +16,7 @@ from coterie.algorithms.maddpg.maddpg import (
 )
 from coterie.core.group import GroupInfo
 from coterie.core.types import Finals, Joint
-from coterie.lm.backends.scripted import Scripted
+from coterie.lm.ask.scripted import Scripted
 from coterie.policies.deterministic import DeterministicPolicy, DeterministicSettings
 from coterie.preferences.standard import Individual, IndividualSettings
 from coterie.testing import sampling
