@@ -13,7 +13,7 @@ BELOW = {  # package -> packages it may import
     "core": set(),
     "nn": {"core"},
     "preferences": {"core", "nn"},
-    "worlds": {"core", "preferences", "sandbox"},
+    "worlds": {"core", "nn", "preferences", "sandbox"},
     "lm": {"core"},
     "policies": {"core", "nn", "lm"},
     "advice": {"core", "nn", "lm", "preferences"},

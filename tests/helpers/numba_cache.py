@@ -29,7 +29,9 @@ from numba.core.caching import IndexDataCacheFile
 MANIFEST = f"numba-sources.{sys.implementation.cache_tag}.json"
 CACHED = re.compile(r"(?P<module>\w+)\.(?P<function>\w+)[\w.]*-(?P<line>\d+)\.py(?P<python>\d+)\w*(\.\d+)?\.nb[ic]")
 PYTHON = f"{sys.version_info[0]}{sys.version_info[1]}"
-COMPILES = re.compile(rb"numba|compile_rules|compile_estimate")  # a module that may compile functions
+COMPILES = re.compile(
+    rb"numba|core\.jit|nn\.launch|compile_rules|compile_estimate"
+)  # a module that may compile functions
 EVERYTHING, LOOSE = "*", ""  # all of a module; its statements that define no name
 Symbol = tuple[str, str]  # module, top-level name
 

@@ -5,7 +5,7 @@ import scipy.linalg.cython_blas  # noqa: F401  # loaded, so that it can be asked
 import torch
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from coterie.nn import kernels
+from coterie.nn import kernels, launch
 from coterie.nn.threads import fixed_threads
 
 
@@ -29,8 +29,11 @@ def test_threads_are_limited_inside_and_restored_after():
     with fixed_threads(1):
         assert torch.get_num_threads() == 1
         assert set(blas()) == {1}
+        assert launch.use_threads(1) == 1
         with fixed_threads(2):
             assert set(blas()) == {torch.get_num_threads()} == {2}
+            assert launch.use_threads(2) == 2
+        assert launch.use_threads(1) == 1
         assert set(blas()) == {torch.get_num_threads()} == {1}
     assert set(blas()) == {torch.get_num_threads()} == {2}
 

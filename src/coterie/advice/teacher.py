@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from numba import njit
 
 from coterie.advice.advisor import AdviceSource, SourcedAdvisor, check_smoothing, count_actions
 from coterie.advice.trust import Trust
@@ -26,6 +25,7 @@ from coterie.core import seeding
 from coterie.core.advice import AskSettings, UseSettings
 from coterie.core.decisions import Decisions
 from coterie.core.group import GroupSpec, Stateful
+from coterie.core.jit import jit
 from coterie.core.settings import Settings
 from coterie.core.skills import HasBestSkills, HasPlanCodec, HasSkills, PlanCodec
 from coterie.core.trees import map_tree
@@ -316,7 +316,7 @@ def observed(view: View, rows: Array) -> Array:
     return map_tree(pick, view.observation)
 
 
-@njit(cache=True)
+@jit
 def mix_skills(plan: Array, shifts: Array, actions: Array, hard: bool, adversarial: bool, mixed: Array) -> None:
     """Write the teacher's probabilities of actions `mixed [R, K]`; rows of abstentions are left as they are.
 

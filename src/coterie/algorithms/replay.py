@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import numpy as np
-from numba import njit
 
+from coterie.core.jit import jit
 from coterie.core.search_space import Choice, Space
 from coterie.core.settings import Settings
 from coterie.core.types import Array, State
@@ -75,7 +75,7 @@ class Drawn(NamedTuple):
 # Node k has the children 2k and 2k + 1 and holds their sum; the leaves begin at `base`, a power of two.
 
 
-@njit(cache=True, error_model="numpy")
+@jit
 def set_leaves(nodes: Array, index: Array, value: Array) -> None:
     """Write leaves and recompute every sum above them, level by level."""
     base = len(nodes) // 2
@@ -91,7 +91,7 @@ def set_leaves(nodes: Array, index: Array, value: Array) -> None:
             nodes[at[i]] = nodes[2 * at[i]] + nodes[2 * at[i] + 1]
 
 
-@njit(cache=True, error_model="numpy")
+@jit
 def find_leaves(nodes: Array, uniform: Array, found: Array) -> None:
     """The leaves at which the cumulated priority passes `(i + uniform[i]) / B` of the total (stratified).
 
@@ -117,7 +117,7 @@ def find_leaves(nodes: Array, uniform: Array, found: Array) -> None:
         found[i] -= base
 
 
-@njit(cache=True, error_model="numpy")
+@jit
 def draw(nodes: Array, size: int, uniform: Array, importance: float, index: Array, weight: Array) -> None:
     """Draw rows into `index` and their importance weights into `weight` (Schaul et al. 2016, section 3.4).
 

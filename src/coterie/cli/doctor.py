@@ -34,6 +34,7 @@ EXTRAS = {  # extra -> what it is for, and its packages, as in pyproject.toml
     "tune": ("coterie tune", ("optuna",)),
     "ray": ("workers on a cluster: train.ray", ("ray",)),
     "lm": ("language models in PyTorch", ("transformers", "gguf", "accelerate", "peft")),
+    "cuda": ("kernels of worlds and algorithms on a GPU", ("numba-cuda",)),
     "server": ("llama.cpp: quick completions, a local server", ("xllamacpp",)),
     "minari": ("demonstrations as Minari datasets", ("minari",)),
 }

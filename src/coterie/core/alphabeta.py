@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 
 from coterie.core.game import Game, compile_estimate
+from coterie.core.jit import jit
 from coterie.core.types import Array
 
 
@@ -60,7 +60,7 @@ class _Search(NamedTuple):
     history: Array  # [K] how often an action has cut off, weighted by the depth below it
 
 
-@njit(cache=True)
+@jit
 def _search_all(rules: Any, estimate: Any, positions: Array, depth: int, allowed: Array, values: Array) -> None:
     num_actions = allowed.shape[1]
     search = _Search(
@@ -82,7 +82,7 @@ def _search_all(rules: Any, estimate: Any, positions: Array, depth: int, allowed
                 values[n, action] = -np.inf
 
 
-@njit(cache=True)
+@jit
 def _search_one(rules: Any, estimate: Any, s: _Search, depth: int, values: Array) -> None:
     """Negamax with a stack of its own (Numba crashes on cached recursive functions that call rules)."""
     payoffs = np.zeros(2, np.float32)
@@ -123,7 +123,7 @@ def _search_one(rules: Any, estimate: Any, s: _Search, depth: int, values: Array
             s.history[s.moves[ply]] += (depth - ply) ** 2
 
 
-@njit(cache=True)
+@jit
 def _next_action(mask: Array, history: Array) -> int:
     """Take the action that has cut off most out of the mask; −1 if none is left."""
     found = -1

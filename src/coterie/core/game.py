@@ -20,8 +20,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
-from numba import cfunc, njit, types
+from numba import types
 
+from coterie.core.jit import callback, jit
 from coterie.core.types import Array, Box, CoterieError
 
 _POSITION = types.Array(types.int64, 1, "C")
@@ -35,7 +36,10 @@ ESTIMATE = types.float64(_POSITION)
 
 
 class Rules(NamedTuple):
-    """The compiled functions of a game, as other compiled functions call them."""
+    """The compiled functions of a game, as other compiled functions call them: pointers, one type for all games.
+
+    `inline_rules` makes functions of them that can be compiled into a game's own kernels.
+    """
 
     legal: Any
     apply: Any
@@ -51,16 +55,22 @@ def compile_rules(
 ) -> Rules:
     """Compile the rules of a game; they may call other functions compiled by Numba."""
     return Rules(
-        cfunc(LEGAL, cache=True)(legal),
-        cfunc(APPLY, cache=True)(apply),
-        cfunc(OUTCOME, cache=True)(outcome),
-        cfunc(OBSERVE, cache=True)(observe),
+        callback(LEGAL, legal),
+        callback(APPLY, apply),
+        callback(OUTCOME, outcome),
+        callback(OBSERVE, observe),
     )
+
+
+def inline_rules(rules: Rules) -> Rules:
+    """The same rules as functions that kernels of this one game call; on a GPU they may not make arrays."""
+    # `_nrt`: rules that make arrays are legitimate on a CPU, also where the kernels that call them may not
+    return Rules(*(jit(_nrt=True)(pointer.__wrapped__) for pointer in rules))
 
 
 def compile_estimate(estimate: Callable[[Array], float]) -> Any:
     """Compile an estimate of a position: what the player to move expects to get, between −1 and 1."""
-    return cfunc(ESTIMATE, cache=True)(estimate)
+    return callback(ESTIMATE, estimate)
 
 
 class Symmetry(NamedTuple):
@@ -221,25 +231,25 @@ class CompiledGame:
         return self.text(position)
 
 
-@njit(cache=True)
+@jit
 def _legal_all(legal: Any, positions: Array, found: Array) -> None:
     for n in range(len(positions)):
         legal(positions[n], found[n])
 
 
-@njit(cache=True)
+@jit
 def _apply_all(apply: Any, positions: Array, actions: Array) -> None:
     for n in range(len(positions)):
         apply(positions[n], actions[n])
 
 
-@njit(cache=True)
+@jit
 def _outcome_all(outcome: Any, positions: Array, over: Array, payoffs: Array) -> None:
     for n in range(len(positions)):
         over[n] = outcome(positions[n], payoffs[n])
 
 
-@njit(cache=True)
+@jit
 def _observe_all(observe: Any, positions: Array, values: Array) -> None:
     for n in range(len(positions)):
         observe(positions[n], values[n])

@@ -7,9 +7,9 @@ Steele, Lea and Flood (2014), "Fast splittable pseudorandom number generators".
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from coterie.core import seeding
+from coterie.core.jit import device_function, jit
 from coterie.core.types import Array
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # odd: a counter that advances by it takes every value
@@ -22,7 +22,7 @@ def seed_copies(random: Array, seed: int, purpose: str) -> None:
     _seed(random, np.uint64(seeding.integer(seed, purpose)))
 
 
-@njit(cache=True)
+@device_function
 def scramble(x: np.uint64) -> np.uint64:
     """Mix the bits of a counter (the output function of splitmix64)."""
     x = (x ^ (x >> np.uint64(30))) * _MIX_1
@@ -30,14 +30,24 @@ def scramble(x: np.uint64) -> np.uint64:
     return x ^ (x >> np.uint64(31))
 
 
-@njit(cache=True)
+@jit
+def scramble_each(numbers: Array) -> Array:
+    """Mix the bits of each number `[N, K]`."""
+    mixed = np.empty_like(numbers)
+    for n in range(numbers.shape[0]):
+        for k in range(numbers.shape[1]):
+            mixed[n, k] = scramble(numbers[n, k])
+    return mixed
+
+
+@device_function
 def uniform(random: Array, n: int) -> float:
     """A uniform number in [0, 1) from the stream of copy n."""
     random[n] += GOLDEN
     return np.float64(scramble(random[n]) >> np.uint64(11)) * 2.0**-53
 
 
-@njit(cache=True)
+@jit
 def _seed(random: Array, base: np.uint64) -> None:
     # Scrambled, because splitmix64 advances in steps of the golden number: otherwise copy n+1 would draw the numbers
     # of copy n, shifted by one.

@@ -8,13 +8,13 @@ from contextlib import contextmanager
 import numba
 import torch
 
-from coterie.nn import kernels
+from coterie.nn import kernels, launch
 
 
 @contextmanager
 def fixed_threads(count: int) -> Iterator[None]:
     """Run PyTorch, BLAS and compiled loops with a fixed number of threads, and restore the old numbers afterwards."""
-    before, loops = torch.get_num_threads(), numba.get_num_threads()
+    before, loops, launched = torch.get_num_threads(), numba.get_num_threads(), launch.use_threads(count)
     torch.set_num_threads(count)
     numba.set_num_threads(min(count, numba.config.NUMBA_NUM_THREADS))  # type: ignore[attr-defined]  # read from the environment
     try:
@@ -30,3 +30,4 @@ def fixed_threads(count: int) -> Iterator[None]:
     finally:
         torch.set_num_threads(before)
         numba.set_num_threads(loops)
+        launch.use_threads(launched)

@@ -14,9 +14,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 
 from coterie.core.group import RiskParameters
+from coterie.core.jit import jit
 from coterie.core.types import Array
 
 NEAR = 1e-3  # closer to the reference than this, u′ is taken at this distance: it is unbounded at the reference
@@ -38,11 +38,11 @@ def weight_probability(p: Any, gamma: float) -> Any:
     return up / (up + down) ** (1.0 / gamma)
 
 
-_power_utility = njit(cache=True, error_model="numpy")(power_utility)
-_weight_probability = njit(cache=True, error_model="numpy")(weight_probability)
+_power_utility = jit(power_utility)
+_weight_probability = jit(weight_probability)
 
 
-@njit(cache=True, error_model="numpy")
+@jit
 def _utility(risk: RiskParameters, outcome: float) -> float:
     """u(x), without a power where it is linear."""
     gain = outcome - risk.reference
@@ -51,7 +51,7 @@ def _utility(risk: RiskParameters, outcome: float) -> float:
     return _power_utility(gain, risk.alpha, risk.beta, risk.loss_aversion)
 
 
-@njit(cache=True, error_model="numpy")
+@jit
 def _weight(probability: float, gamma: float) -> float:
     """w(p), without a power where it is p itself; rounding outside [0, 1] is cut off."""
     p = min(max(probability, 0.0), 1.0)
@@ -60,7 +60,7 @@ def _weight(probability: float, gamma: float) -> float:
     return _weight_probability(p, gamma)
 
 
-@njit(cache=True, error_model="numpy")
+@jit
 def _weight_gains(risk: RiskParameters, at_least: float) -> float:
     """w⁺ of the probability of getting at least this."""
     if risk.level < 1.0:
@@ -68,7 +68,7 @@ def _weight_gains(risk: RiskParameters, at_least: float) -> float:
     return _weight(at_least, risk.gamma_gains)
 
 
-@njit(cache=True, error_model="numpy")
+@jit
 def _weight_losses(risk: RiskParameters, at_most: float) -> float:
     """w⁻ of the probability of getting at most this."""
     if risk.level < 1.0:
@@ -76,7 +76,7 @@ def _weight_losses(risk: RiskParameters, at_most: float) -> float:
     return _weight(at_most, risk.gamma_losses)
 
 
-@njit(cache=True, error_model="numpy")
+@jit
 def _marginal_utility(risk: RiskParameters, outcome: float) -> float:
     """u′(x)."""
     gain = outcome - risk.reference
@@ -86,7 +86,7 @@ def _marginal_utility(risk: RiskParameters, outcome: float) -> float:
     return risk.loss_aversion * risk.beta * size ** (risk.beta - 1.0)
 
 
-@njit(cache=True, error_model="numpy")
+@jit
 def _marginal_weight(risk: RiskParameters, probability: float, gain: bool) -> float:
     """w′(p), as a difference between two probabilities around p."""
     low, high = max(probability - SMOOTHING, 0.0), min(probability + SMOOTHING, 1.0)
@@ -109,7 +109,7 @@ class Ranked(NamedTuple):
     steepness: Array  # [K]: w′ at each outcome
 
 
-@njit(cache=True, error_model="numpy")
+@jit
 def make_ranked(count: int) -> Ranked:
     """Room for K outcomes, which are taken to be in ascending order."""
     return Ranked(
@@ -122,7 +122,7 @@ def make_ranked(count: int) -> Ranked:
     )
 
 
-@njit(cache=True, error_model="numpy")
+@jit
 def _weigh(risk: RiskParameters, outcomes: Array, ranked: Ranked) -> float:
     """Write decision weights and utilities; returns Σ πᵢ u(zᵢ)."""
     total = 0.0
@@ -138,7 +138,7 @@ def _weigh(risk: RiskParameters, outcomes: Array, ranked: Ranked) -> float:
     return total
 
 
-@njit(cache=True, error_model="numpy")
+@jit
 def _differentiate(risk: RiskParameters, outcomes: Array, ranked: Ranked, steepness: Array, slopes: Array) -> None:
     """Write ∂(Σ π u)/∂pᵢ up to a constant, from u at each rank and the steepness of w there.
 
@@ -161,7 +161,7 @@ def _differentiate(risk: RiskParameters, outcomes: Array, ranked: Ranked, steepn
         slopes[at] += fall
 
 
-@njit(cache=True, error_model="numpy")
+@jit
 def _moments(probabilities: Array, outcomes: Array) -> tuple[float, float]:
     """E[Z] and E[Z²]."""
     mean = square = 0.0
@@ -182,13 +182,13 @@ class RiskSlopes(NamedTuple):
     ranked: Ranked
 
 
-@njit(cache=True, error_model="numpy")
+@jit
 def make_slopes(count: int) -> RiskSlopes:
     """Room for K outcomes."""
     return RiskSlopes(np.empty(count), np.empty(count), make_ranked(count))
 
 
-@njit(cache=True, error_model="numpy")
+@jit
 def _rank(probabilities: Array, outcomes: Array, ranked: Ranked) -> None:
     """Sort by insertion: outcomes are few and nearly in order."""
     order = ranked.order
@@ -205,7 +205,7 @@ def _rank(probabilities: Array, outcomes: Array, ranked: Ranked) -> None:
         ranked.below[i + 1], ranked.above[i + 1] = below, 1.0 - below
 
 
-@njit(cache=True, error_model="numpy")
+@jit
 def _smooth_steepness(risk: RiskParameters, probabilities: Array, outcomes: Array, ranked: Ranked) -> None:
     """Write w′ at each outcome; 0 where the outcome's cumulative probability is 1 in any case."""
     count = len(outcomes)
@@ -219,7 +219,7 @@ def _smooth_steepness(risk: RiskParameters, probabilities: Array, outcomes: Arra
         at_most -= probabilities[at]
 
 
-@njit(cache=True, error_model="numpy")
+@jit
 def risk_value(risk: RiskParameters, probabilities: Array, outcomes: Array, slopes: RiskSlopes) -> float:
     """The value of one distribution, `probabilities` and `outcomes` `[K]`; writes its gradient."""
     mean, square = _moments(probabilities, outcomes)
@@ -240,7 +240,7 @@ def risk_value(risk: RiskParameters, probabilities: Array, outcomes: Array, slop
 # For arrays whose rows are in ascending order -----------------------------------------------------------
 
 
-@njit(cache=True, error_model="numpy")
+@jit
 def values(risk: RiskParameters, probabilities: Array, outcomes: Array) -> Array:
     """Values `[R]` of distributions `[R, K]`."""
     rows, count = outcomes.shape
@@ -255,7 +255,7 @@ def values(risk: RiskParameters, probabilities: Array, outcomes: Array) -> Array
     return found
 
 
-@njit(cache=True, error_model="numpy")
+@jit
 def _rank_samples(ranked: Ranked) -> None:
     """Write the cumulative probabilities of equally likely outcomes."""
     count = len(ranked.order)
@@ -263,7 +263,7 @@ def _rank_samples(ranked: Ranked) -> None:
         ranked.below[i], ranked.above[i] = i / count, (count - i) / count
 
 
-@njit(cache=True, error_model="numpy")
+@jit
 def sample_values(risk: RiskParameters, samples: Array) -> Array:
     """Values `[R]` of equally likely outcomes `[R, M]` (Prashanth et al. 2016, eqs. 4 and 5)."""
     rows, count = samples.shape
@@ -275,7 +275,7 @@ def sample_values(risk: RiskParameters, samples: Array) -> Array:
     return found
 
 
-@njit(cache=True, error_model="numpy")
+@jit
 def _differentiate_worst(outcomes: Array, ranked: Ranked, slopes: Array) -> None:
     """Write the CVaR less the CVaR with one outcome put above all others, for each of the ascending `outcomes`.
 
@@ -288,7 +288,7 @@ def _differentiate_worst(outcomes: Array, ranked: Ranked, slopes: Array) -> None
         last = outcomes[i]
 
 
-@njit(cache=True, error_model="numpy")
+@jit
 def sample_influences(risk: RiskParameters, samples: Array) -> Array:
     """The influence of each of `[R, M]` samples on the value of its row; see `prospect.influence_of_samples`."""
     rows, count = samples.shape

@@ -12,7 +12,7 @@ import numpy as np
 
 from coterie.core.group import Actor
 from coterie.core.settings import Settings
-from coterie.core.splitmix import GOLDEN, scramble
+from coterie.core.splitmix import GOLDEN, scramble_each
 from coterie.core.trees import arrays_of
 from coterie.core.types import Array, Counters, Decision, View, as_metrics
 from coterie.core.world import CostlySteps, World
@@ -182,8 +182,7 @@ def _fingerprint(prints: Array, acted: Mapping[str, tuple[View, Decision]]) -> N
             rows = _words(array.reshape(len(prints), -1))
             prints *= GOLDEN
             counted = rows + np.arange(1, rows.shape[1] + 1, dtype=np.uint64) * GOLDEN
-            mixed: Array = scramble(counted)  # type: ignore[arg-type, assignment]  # it takes arrays as well
-            prints += mixed.sum(axis=1)
+            prints += scramble_each(counted).sum(axis=1)
 
 
 def _words(rows: Array) -> Array:

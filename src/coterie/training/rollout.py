@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 
 from coterie.core import trees
 from coterie.core.decisions import Decisions, Finals, StateRows
@@ -28,6 +27,7 @@ from coterie.core.types import (
     action_shape,
     blank,
 )
+from coterie.nn.launch import kernel
 
 
 class Row(NamedTuple):
@@ -163,8 +163,13 @@ class Played(NamedTuple):
         else:
             found, valid = Arrived(*map_tree(np.zeros_like, arrived)), np.zeros(shape, bool)
             following = np.broadcast_to(steps, shape).copy()
-            arrays = (row.active, *arrived, ahead, *found, following, valid)
-            _close(self.acting.reshape(-1), *(array.reshape(shape[0], -1) for array in arrays))
+
+            def flat(array: Array) -> Array:
+                return array.reshape(shape[0], -1)
+
+            before, until = Arrived(*map_tree(flat, arrived)), Arrived(*map_tree(flat, found))
+            arrays = flat(row.active), before, flat(ahead), until, flat(following), flat(valid)
+            _close.over(self.acting.size, self.acting.reshape(-1), *arrays)
         return Decisions(
             observation=self.seen.observation,
             finals=self.finals,
@@ -200,32 +205,30 @@ class Played(NamedTuple):
         return OpenDecisions(row._replace(active=open_now), seen, *gained)
 
 
-@njit(cache=True)
-def _close(  # type: ignore[no-untyped-def]  # Numba infers these
-    acting, active, reward, group_reward, terminated, truncated, ahead,
-    reward_until, group_until, terminates, truncates, following, valid,
-) -> None:  # fmt: skip
-    """Go through time backwards, agent by agent: `acting [L]`, all others `[T, L]`; the second line is filled."""
-    steps, agents = active.shape
-    for i in range(agents):
-        closed, seen_next = acting[i], steps
-        ended = cut = False
-        own, group = np.float32(0), np.float32(0)
-        for t in range(steps - 1, -1, -1):
-            if terminated[t, i] or truncated[t, i]:
-                closed, ended, cut, seen_next = True, terminated[t, i], truncated[t, i], ahead[t, i]
-                own, group = np.float32(0), np.float32(0)
-            own += reward[t, i]
-            group += group_reward[t, i]
-            if active[t, i]:
-                if closed:
-                    valid[t, i] = True
-                    reward_until[t, i], group_until[t, i] = own, group
-                    terminates[t, i], truncates[t, i] = ended, cut
-                    if cut or not ended:
-                        following[t, i] = seen_next
-                closed, seen_next, ended, cut = True, t, False, False
-                own, group = np.float32(0), np.float32(0)
+@kernel
+def _close(
+    i: int, acting: Array, active: Array, arrived: Arrived, ahead: Array, until: Arrived, following: Array, valid: Array
+) -> None:
+    """Go through the time of one agent backwards: `acting [L]`, all others `[T, L]`; the last three are filled."""
+    steps, zero = active.shape[0], np.float32(0)
+    closed, seen_next = acting[i], steps
+    ended = cut = False
+    own = group = zero
+    for t in range(steps - 1, -1, -1):
+        if arrived.terminated[t, i] or arrived.truncated[t, i]:
+            closed, ended, cut, seen_next = True, arrived.terminated[t, i], arrived.truncated[t, i], ahead[t, i]
+            own = group = zero
+        own += arrived.reward[t, i]
+        group += arrived.group_reward[t, i]
+        if active[t, i]:
+            if closed:
+                valid[t, i] = True
+                until.reward[t, i], until.group_reward[t, i] = own, group
+                until.terminated[t, i], until.truncated[t, i] = ended, cut
+                if cut or not ended:
+                    following[t, i] = seen_next
+            closed, seen_next, ended, cut = True, t, False, False
+            own = group = zero
 
 
 def picker(group_spec: GroupSpec) -> Any:

@@ -11,8 +11,8 @@ text has already compared.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from coterie.core.jit import jit
 from coterie.core.types import Array
 
 COLOURS = ("red", "green", "blue", "yellow", "purple", "orange")  # names of goals 0, 1, …
@@ -25,7 +25,7 @@ def goal_names(goals: int) -> tuple[str, ...]:
     return tuple(COLOURS[k] if k < len(COLOURS) else f"goal {k + 1}" for k in range(goals))
 
 
-@njit(cache=True)
+@jit
 def number_by_turns(own: Array, others: Array, known: Array) -> Array:
     """Return the numbers `[R]` of text states in which agents are served by their distance.
 
@@ -56,7 +56,7 @@ def number_by_turns(own: Array, others: Array, known: Array) -> Array:
     return found
 
 
-@njit(cache=True)
+@jit
 def number_by_totals(own: Array, others: Array) -> Array:
     """Return the numbers `[R]` of text states in which goals are ordered by the team's total distance.
 
@@ -83,7 +83,7 @@ def number_by_totals(own: Array, others: Array) -> Array:
     return found
 
 
-@njit(cache=True)
+@jit
 def _number(cost: Array, left: Array) -> int:
     """Digits to the base L + 1 that name the goals left, the least cost first; empties `left`."""
     order, base = 0, 1

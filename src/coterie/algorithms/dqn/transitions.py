@@ -15,10 +15,11 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 
 from coterie.core.decisions import Decisions, StateRows
+from coterie.core.jit import device_function
 from coterie.core.types import Array
+from coterie.nn.launch import kernel
 
 
 class Transitions(NamedTuple):
@@ -115,66 +116,112 @@ def complete_transitions(trajectories: Trajectories, pending: PendingSteps, gamm
     most = steps * sequences + int(pending.filled.sum())  # every decision becomes at most one transition
     shape = trajectories.observation.shape[-1], trajectories.mask.shape[-1], trajectories.state.shape[-1]
     into = empty_transitions(most, members, *shape, dtype=trajectories.observation.dtype)
-    rows = _scan(trajectories, pending, gamma, into)
+    counts = np.zeros((steps, sequences), np.int64)
+    _count.over(sequences, trajectories, pending, counts)
+    ends = counts.cumsum().reshape(counts.shape)  # rows are in the order of time
+    _scan.over(sequences, trajectories, pending, gamma, ends - counts, into)
+    rows = int(ends[-1, -1]) if ends.size else 0
     return Transitions(*(column[:rows] for column in into))
 
 
-# The scan copies by explicit loops: Numba takes seconds to compile an assignment of slices.
-
-
-@njit(cache=True, error_model="numpy")
-def _scan(trajectories: Trajectories, pending: PendingSteps, gamma: float, into: Transitions) -> int:
-    """Fill `into`, in the order of time, and return the number of rows."""
-    steps, sequences, members = trajectories.active.shape
-    n, row = pending.reward.shape[1], 0
+@kernel
+def _count(i: int, trajectories: Trajectories, pending: PendingSteps, counts: Array) -> None:
+    """Count the rows that each step of one sequence fills, `counts` [T, L]; the same walk as that of `_scan`."""
+    steps, _, members = trajectories.active.shape
+    n, filled, cut = pending.reward.shape[1], pending.filled[i], _any_cut(pending, i)
     for t in range(steps):
-        for i in range(sequences):
-            decides, ended, truncated = _step_flags(trajectories, t, i)
-            if not decides:
-                continue
-            while pending.filled[i] == n or (pending.filled[i] > 0 and pending.cut[i].any()):
-                _write_decision(pending, i, 0, into, row)
-                into.discount[row] = gamma ** pending.filled[i]
-                into.agent[row] = trajectories.agent[i]
-                _write_next(trajectories.observation[t, i], trajectories.state[t, i], into, row)
-                for m in range(members):
-                    into.next_active[row, m] = trajectories.active[t, i, m] or pending.cut[i, m]
-                    legal = trajectories.mask[t, i, m]
-                    if pending.cut[i, m]:
-                        legal = pending.mask[i, pending.filled[i] - 1, m]
-                    for k in range(len(legal)):
-                        into.next_mask[row, m, k] = legal[k]
-                row += 1
-                _drop_oldest(pending, i)
-            _append(pending, i, trajectories, t)
-            for m in range(members):
-                pending.cut[i, m] = trajectories.truncated[t, i, m]
-            count = pending.filled[i]
-            for slot in range(count):
-                pending.reward[i, slot] += gamma ** (count - 1 - slot) * trajectories.reward[t, i]
-            if not ended:
-                continue
-            after = trajectories.next[t, i]
-            for slot in range(count):
-                _write_decision(pending, i, slot, into, row)
-                into.discount[row] = gamma ** (count - slot) if truncated else 0.0
-                into.agent[row] = trajectories.agent[i]
-                if after > steps:
-                    final = after - steps - 1
-                    _write_next(trajectories.final[final], trajectories.final_state[final], into, row)
-                else:
-                    _write_next(trajectories.observation[after, i], trajectories.state[after, i], into, row)
-                for m in range(members):
-                    into.next_active[row, m] = trajectories.truncated[t, i, m]
-                    for k in range(into.next_mask.shape[2]):
-                        into.next_mask[row, m, k] = pending.mask[i, count - 1, m, k]
-                row += 1
-            pending.filled[i] = 0
-            pending.cut[i] = False
-    return row
+        decides, ended, _ = _step_flags(trajectories, t, i)
+        if not decides:
+            continue
+        while filled == n or (filled > 0 and cut):
+            counts[t, i] += 1
+            filled -= 1
+        filled, cut = filled + 1, False
+        for m in range(members):
+            cut |= trajectories.truncated[t, i, m]
+        if ended:
+            counts[t, i] += filled
+            filled, cut = 0, False
 
 
-@njit(cache=True, error_model="numpy")
+@kernel
+def _scan(
+    i: int, trajectories: Trajectories, pending: PendingSteps, gamma: float, first_row: Array, into: Transitions
+) -> None:
+    """Fill the rows of one sequence, those of step t from `first_row` [T, L] on."""
+    steps, _, members = trajectories.active.shape
+    n = pending.reward.shape[1]
+    for t in range(steps):
+        row = first_row[t, i]
+        decides, ended, truncated = _step_flags(trajectories, t, i)
+        if not decides:
+            continue
+        while pending.filled[i] == n or (pending.filled[i] > 0 and _any_cut(pending, i)):
+            _write_decision(pending, i, 0, into, row)
+            into.discount[row] = gamma ** pending.filled[i]
+            into.agent[row] = trajectories.agent[i]
+            _write_next(trajectories.observation[t, i], trajectories.state[t, i], into, row)
+            _write_next_members(trajectories, pending, t, i, into, row)
+            row += 1
+            _drop_oldest(pending, i)
+        _append(pending, i, trajectories, t)
+        for m in range(members):
+            pending.cut[i, m] = trajectories.truncated[t, i, m]
+        count = pending.filled[i]
+        for slot in range(count):
+            pending.reward[i, slot] += gamma ** (count - 1 - slot) * trajectories.reward[t, i]
+        if ended:
+            _write_ended(trajectories, pending, t, i, gamma if truncated else 0.0, into, row)
+
+
+@device_function
+def _any_cut(pending: PendingSteps, i: int) -> bool:
+    """Whether a member of the sequence was truncated while others play on."""
+    cut = False
+    for m in range(pending.cut.shape[1]):
+        cut |= pending.cut[i, m]
+    return cut
+
+
+@device_function
+def _write_next_members(
+    trajectories: Trajectories, pending: PendingSteps, t: int, i: int, into: Transitions, row: int
+) -> None:
+    """Write which members have a next value, and what is legal for them there."""
+    last = pending.filled[i] - 1
+    for m in range(into.next_active.shape[1]):
+        cut = pending.cut[i, m]
+        into.next_active[row, m] = trajectories.active[t, i, m] or cut
+        for k in range(into.next_mask.shape[2]):
+            into.next_mask[row, m, k] = pending.mask[i, last, m, k] if cut else trajectories.mask[t, i, m, k]
+
+
+@device_function
+def _write_ended(
+    trajectories: Trajectories, pending: PendingSteps, t: int, i: int, gamma: float, into: Transitions, row: int
+) -> None:
+    """Fill a row with each pending decision of a sequence that ends at t; γ is 0 where it terminated."""
+    count, after, steps = pending.filled[i], trajectories.next[t, i], trajectories.active.shape[0]
+    for slot in range(count):
+        _write_decision(pending, i, slot, into, row)
+        into.discount[row] = gamma ** (count - slot)
+        into.agent[row] = trajectories.agent[i]
+        if after > steps:
+            final = after - steps - 1
+            _write_next(trajectories.final[final], trajectories.final_state[final], into, row)
+        else:
+            _write_next(trajectories.observation[after, i], trajectories.state[after, i], into, row)
+        for m in range(into.next_active.shape[1]):
+            into.next_active[row, m] = trajectories.truncated[t, i, m]
+            for k in range(into.next_mask.shape[2]):
+                into.next_mask[row, m, k] = pending.mask[i, count - 1, m, k]
+        row += 1
+    pending.filled[i] = 0
+    for m in range(pending.cut.shape[1]):
+        pending.cut[i, m] = False
+
+
+@device_function
 def _step_flags(trajectories: Trajectories, t: int, i: int) -> tuple[bool, bool, bool]:
     """Whether a sequence decides at t, whether it ends before it decides again, and whether by truncation."""
     decides = ended = plays_on = cut = False
@@ -188,7 +235,7 @@ def _step_flags(trajectories: Trajectories, t: int, i: int) -> tuple[bool, bool,
     return decides, ended and not plays_on, cut
 
 
-@njit(cache=True, error_model="numpy")
+@device_function
 def _write_decision(pending: PendingSteps, i: int, slot: int, into: Transitions, row: int) -> None:
     """Copy a pending decision into a row."""
     members, size = into.observation.shape[1:]
@@ -205,7 +252,7 @@ def _write_decision(pending: PendingSteps, i: int, slot: int, into: Transitions,
         into.state[row, j] = pending.state[i, slot, j]
 
 
-@njit(cache=True, error_model="numpy")
+@device_function
 def _write_next(observation: Array, state: Array, into: Transitions, row: int) -> None:
     """Copy the next observation and state into a row."""
     for m in range(observation.shape[0]):
@@ -215,7 +262,7 @@ def _write_next(observation: Array, state: Array, into: Transitions, row: int) -
         into.next_state[row, j] = state[j]
 
 
-@njit(cache=True, error_model="numpy")
+@device_function
 def _append(pending: PendingSteps, i: int, trajectories: Trajectories, t: int) -> None:
     """Append a decision to the pending ones."""
     slot = pending.filled[i]
@@ -234,7 +281,7 @@ def _append(pending: PendingSteps, i: int, trajectories: Trajectories, t: int) -
     pending.filled[i] = slot + 1
 
 
-@njit(cache=True, error_model="numpy")
+@device_function
 def _drop_oldest(pending: PendingSteps, i: int) -> None:
     """Remove the oldest pending decision."""
     members, size = pending.observation.shape[2:]

@@ -5,11 +5,14 @@
 
 from __future__ import annotations
 
+import math
+from typing import NamedTuple
+
 import numpy as np
-from numba import njit
 
 from coterie.core.decisions import Decisions
 from coterie.core.types import Array
+from coterie.nn.launch import kernel
 
 
 def advantages(
@@ -19,24 +22,34 @@ def advantages(
 
     `values` are V of the decisions, `next_values` V of what the agent saw next; both are `[T, N, A]`.
     """
-    shape, advantage = rewards.shape, np.zeros(rewards.shape, np.float32)
+    advantage = np.zeros(rewards.shape, np.float32)
     bootstrapped = decisions.truncated | ~decisions.terminated
-    arrays = (rewards, values, next_values, bootstrapped, decisions.ends, decisions.valid, advantage)
-    _scan(np.float32(gamma), np.float32(gae_lambda), *(array.reshape(shape[0], -1) for array in arrays))
+    given = (rewards, values, next_values, bootstrapped, decisions.ends, decisions.valid, advantage)
+    arrays = Scanned(*(array.reshape(len(array), -1) for array in given))
+    _scan.over(math.prod(rewards.shape[1:]), arrays, gamma, gae_lambda)
     return advantage, np.where(decisions.valid, advantage + values, np.float32(0))
 
 
-@njit(cache=True)
-def _scan(  # type: ignore[no-untyped-def]  # Numba infers these
-    gamma, gae_lambda, reward, value, next_value, bootstrapped, ends, valid, advantage
-) -> None:
-    """Go through time backwards, for all agents at once."""
-    steps, agents = reward.shape
-    ahead = np.zeros(agents, np.float32)  # advantage of the agent's next decision
-    for t in range(steps - 1, -1, -1):
-        for i in range(agents):
-            if valid[t, i]:
-                after = next_value[t, i] if bootstrapped[t, i] else np.float32(0)
-                delta = reward[t, i] + gamma * after - value[t, i]
-                ahead[i] = delta + gamma * gae_lambda * (np.float32(0) if ends[t, i] else ahead[i])
-                advantage[t, i] = ahead[i]
+class Scanned(NamedTuple):
+    """Arrays of the scan, `[T, agents]`; the last one is filled."""
+
+    reward: Array
+    value: Array
+    next_value: Array
+    bootstrapped: Array  # bool: the next value counts
+    ends: Array  # bool
+    valid: Array  # bool
+    advantage: Array
+
+
+@kernel
+def _scan(i: int, arrays: Scanned, gamma: float, gae_lambda: float) -> None:
+    """Go through the time of one agent backwards."""
+    zero, discount, decay = np.float32(0), np.float32(gamma), np.float32(gamma) * np.float32(gae_lambda)
+    ahead = zero  # advantage of the agent's next decision
+    for t in range(arrays.reward.shape[0] - 1, -1, -1):
+        if arrays.valid[t, i]:
+            after = arrays.next_value[t, i] if arrays.bootstrapped[t, i] else zero
+            delta = arrays.reward[t, i] + discount * after - arrays.value[t, i]
+            ahead = delta + decay * (zero if arrays.ends[t, i] else ahead)
+            arrays.advantage[t, i] = ahead

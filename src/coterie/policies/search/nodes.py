@@ -12,13 +12,13 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 
+from coterie.core.jit import jit
 from coterie.core.types import Array
 
 # Compiles a function that neither makes nor returns arrays, without the reference counts that Numba keeps for every
 # array or slice that it touches: atomic additions that took 40% of a search, and that made threads wait for each other.
-uncounted = partial(njit, cache=True, _nrt=False)
+uncounted = partial(jit, _nrt=False)
 # The same for functions of the inner loop, put in where they are called: a call writes the descriptions of all arrays
 # onto the stack, a hundred words and more.
 inlined = partial(uncounted, forceinline=True)
@@ -221,7 +221,7 @@ def find_position(trees: Trees, n: int, position: Array) -> int:
     return -1
 
 
-@njit(cache=True)
+@jit
 def keep_subtree(trees: Trees, n: int, root: int) -> None:
     """Make `root` the root of the tree: its subtree moves to the front, everything else goes."""
     size, actions = trees.walk[n].size, trees.edge.shape[2]
@@ -249,7 +249,7 @@ def keep_subtree(trees: Trees, n: int, root: int) -> None:
     _fill_table(trees, n)
 
 
-@njit(cache=True)
+@jit
 def _fill_table(trees: Trees, n: int) -> None:
     """Write the transposition table of a tree anew."""
     if trees.table.shape[1] > 0:

@@ -19,9 +19,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit, prange
+from numba import prange
 
 from coterie.core.game import Rules
+from coterie.core.jit import jit
 from coterie.core.splitmix import uniform
 from coterie.core.types import Array
 from coterie.nn import kernels
@@ -74,7 +75,7 @@ class Work(NamedTuple):
     scores: Array  # [K] float64
 
 
-@njit(cache=True)
+@jit
 def make_work(trees: Trees, size: int) -> Work:
     """Room for one thread, with views of `size` numbers."""
     actions = trees.edge.shape[2]
@@ -143,7 +144,7 @@ def _gumbel_logits(trees: Trees, n: int, node: int, f: Formula, out: Array) -> f
     return mixed
 
 
-@njit(cache=True, error_model="numpy")
+@jit
 def _softmax(row: Array) -> None:
     top, total = row.max(), 0.0
     for a in range(len(row)):
@@ -476,7 +477,7 @@ class Evaluator(NamedTuple):
 BLOCK = 64  # copies that search together, so that their trees stay in the cache
 
 
-@njit(cache=True, error_model="numpy")
+@jit
 def _search_block(
     trees: Trees, rules: Rules, f: Formula, roots: Roots, starts: Starts, evaluator: Evaluator, first: int, last: int
 ) -> None:
@@ -504,7 +505,7 @@ def _search_block(
                 attach(trees, rows[i], out, i, roots)
 
 
-@njit(cache=True, error_model="numpy")
+@jit
 def search_all(trees: Trees, rules: Rules, f: Formula, roots: Roots, starts: Starts, evaluator: Evaluator) -> None:
     """Run all simulations of all copies."""
     copies = len(trees.walk)
@@ -566,7 +567,7 @@ class Exchange(NamedTuple):
     out: Array  # [R, K + 1] float32: the answer: logits, and the value
 
 
-@njit(cache=True)
+@jit
 def advance(
     trees: Trees,
     rules: Rules,
@@ -590,7 +591,7 @@ def advance(
                 exchange.x[row, i] = work.seen[i]
 
 
-@njit(cache=True, parallel=True)
+@jit(parallel=True)
 def advance_in_parallel(
     trees: Trees,
     rules: Rules,
@@ -608,7 +609,7 @@ def advance_in_parallel(
         advance(trees, rules, f, roots, starts, simulation, exchange, first, last)
 
 
-@njit(cache=True)
+@jit
 def descend_all(trees: Trees, f: Formula, roots: Roots, simulation: int, rows: Array) -> int:
     """One simulation for games without compiled rules: `rows` lists the copies whose leaves wait; returns how many.
 
@@ -632,7 +633,7 @@ def descend_all(trees: Trees, f: Formula, roots: Roots, simulation: int, rows: A
     return found
 
 
-@njit(cache=True)
+@jit
 def attach_all(trees: Trees, rows: Array, out: Array, roots: Roots) -> None:
     """Evaluations `[R, K + 1]` of the leaves of some copies."""
     for i in range(len(rows)):
@@ -642,7 +643,7 @@ def attach_all(trees: Trees, rows: Array, out: Array, roots: Roots) -> None:
 # What the root says ----------------------------------------------------------------------------------
 
 
-@njit(cache=True)
+@jit
 def read_roots(trees: Trees, f: Formula, gumbel: Array, policy: Array, value: Array, action: Array) -> None:
     """The improved policy `[N, K]`, the root's value `[N]` and the best action `[N]` of every tree.
 

@@ -20,6 +20,7 @@ from coterie.core.text import TextCodec
 from coterie.core.types import AgentStep, AgentType, Array, Box, Discrete, State, TimeStep
 from coterie.core.validation import at_least, fits_in_memory, one_of, positive, whole, within
 from coterie.core.world import Sign, World, rebuild
+from coterie.worlds.actions import first_outside
 from coterie.worlds.auction import kernels, render
 from coterie.worlds.auction.best_responses import AuctionModel, Rule
 from coterie.worlds.auction.equilibria import symmetric_bid, symmetric_equilibrium
@@ -122,7 +123,7 @@ class Auction(World):
     def reset(self, seed: int) -> TimeStep:
         """Reset every copy; copy i depends on (seed, i) only."""
         seed_copies(self.auction.random, seed, "auction")
-        kernels.start_all(self.auction, self._rules)
+        kernels.start_episode.over(self.num_envs, self.auction, self._rules)
         return self._observe_only()
 
     def step(self, actions: Mapping[str, Array]) -> TimeStep:
@@ -132,12 +133,8 @@ class Auction(World):
         if given.shape != rows or given.dtype.kind not in ("iu" if levels else "iuf"):
             what = "integers" if levels else "numbers"
             raise ValueError(f"actions of 'bidder' must be {what} of shape {rows}, got {given.dtype} {given.shape}")
-        if levels:
-            chosen = np.ascontiguousarray(given, dtype=np.int64)
-            illegal = kernels.bids_from_discrete(chosen, levels, self.auction.left, self._bid)
-        else:
-            chosen = np.ascontiguousarray(given, dtype=np.float32)
-            illegal = kernels.bids_from_continuous(chosen, self.auction.left, self._bid)
+        chosen = np.ascontiguousarray(given, dtype=np.int64 if levels else np.float32)
+        illegal = first_outside(chosen, 0, levels - 1 if levels else 1)
         if illegal >= 0:
             n, a = divmod(illegal, self.settings.num_bidders)
             if levels:
@@ -145,7 +142,12 @@ class Auction(World):
                     f"bidder_{a} of copy {n} chose {given[n, a]}, outside {self.agent_types['bidder'].action}"
                 )
             raise ValueError(f"bidder_{a} of copy {n} bid {given[n, a, 0]:g}; a bid must lie in [0, 1]")
-        kernels.step(self.auction, self._rules, self._bid, self._round, self._final_round, self._out)
+        if levels:
+            kernels.bids_from_discrete.over(self.num_envs, chosen, levels, self.auction.left, self._bid)
+        else:
+            kernels.bids_from_continuous.over(self.num_envs, chosen, self.auction.left, self._bid)
+        rounds = self._round, self._final_round
+        kernels.step.over(self.num_envs, self.auction, self._rules, self._bid, *rounds, self._out)
         return self._timestep
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -169,7 +171,7 @@ class Auction(World):
         out = self._out
         for array in (out.reward, out.terminated, out.ended, out.success, self._round.held):
             array[...] = 0
-        kernels.observe(self.auction, self._rules, out.observation, out.state)
+        kernels.observe.over(self.num_envs, self.auction, self._rules, out.observation, out.state)
         return self._timestep
 
     def info(self, agent: str, copy: int) -> dict[str, Any]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from coterie.core.jit import device_function
 
 _PAIRS = np.uint64(0x5555555555555555)
 _FOURS = np.uint64(0x3333333333333333)
@@ -11,7 +12,7 @@ _BYTES = np.uint64(0x0F0F0F0F0F0F0F0F)
 _ONES = np.uint64(0x0101010101010101)
 
 
-@njit(cache=True)
+@device_function
 def popcount(bits: int | np.uint64) -> int:
     """The number of bits that are set."""
     x = np.uint64(bits)

@@ -2,27 +2,32 @@
 
 A game is one file: its rules, a `CompiledGame`, a settings dataclass and a subclass of `BoardWorld`. What the player to
 move sees are planes `[channels, rows, columns]`: its own stones, its opponent's stones, and more if the game wants. The
-other player sees the same position as if it were to move. All copies are stepped in one Numba call.
+other player sees the same position as if it were to move. The kernels that step copies are
+compiled for every game with its rules inside.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 
 from coterie.core import seeding
 from coterie.core.alphabeta import best_actions
-from coterie.core.game import CompiledGame, Symmetry
+from coterie.core.game import CompiledGame, Rules, Symmetry, inline_rules
+from coterie.core.jit import device_function, jit
 from coterie.core.splitmix import seed_copies, uniform
 from coterie.core.text import TextCodec
 from coterie.core.types import AgentStep, AgentType, Array, Box, CoterieError, Discrete, State, TimeStep, Tree
 from coterie.core.world import Sign, World, rebuild
+from coterie.nn.launch import Kernel, kernel
+from coterie.worlds.actions import first_outside
 from coterie.worlds.boards.render import COLOURS, SIGNS, board_text, cell_names, draw_board
 
 AGENTS = ("player_0", "player_1")
+STUCK, UNOPENED = 1, 2  # faults of a game: there is no legal action; no opening was found
 OPENINGS = 10_000  # random games that may end too early before an opening is given up
 
 
@@ -41,6 +46,17 @@ class _Arrays(NamedTuple):
     reward: Array  # [N, 2] float32
     terminated: Array  # [N, 2] bool
     ended: Array  # [N] bool
+    payoffs: Array  # [N, 2] float32: scratch
+    fault: Array  # [N] int8: STUCK and UNOPENED
+
+
+class _Setup(NamedTuple):
+    """How games begin, and what they pay."""
+
+    start: Array  # [S] int64
+    rewards: Array  # [3] float32: of a win, a draw and a loss
+    random_first: bool
+    opening_moves: int
 
 
 class BoardWorld(World):
@@ -78,8 +94,10 @@ class BoardWorld(World):
         self.choices = names if choices is None else choices
         self.settings, self.num_envs = settings, num_envs
         self._game = game
-        self._rewards = np.array(rewards, np.float32) * np.float32(game.payoff_unit)
-        self._random_first, self._opening_moves = random_first, opening_moves
+        self._setup = _Setup(
+            game.start, np.array(rewards, np.float32) * np.float32(game.payoff_unit), random_first, opening_moves
+        )
+        self._kernels = _make_kernels(game.rules)
         size = int(np.prod(game.observation.shape))
         box = game.observation
         low, high = (bound if np.ndim(bound) == 0 else np.ravel(bound) for bound in (box.low, box.high))
@@ -98,6 +116,8 @@ class BoardWorld(World):
             reward=np.empty((num_envs, 2), np.float32),
             terminated=np.empty((num_envs, 2), np.bool_),
             ended=np.empty(num_envs, np.bool_),
+            payoffs=np.zeros((num_envs, 2), np.float32),
+            fault=np.zeros(num_envs, np.int8),
         )
         agent_step = AgentStep(
             observation=self._arrays.observation.reshape(num_envs, 2, *seen.shape),
@@ -110,6 +130,7 @@ class BoardWorld(World):
         )
         self._timestep = TimeStep({"player": agent_step}, self._arrays.ended)
         self.reset(0)  # a new world is valid before its first reset
+        self._kernels.step.over(0, self._arrays, np.zeros((num_envs, 2), np.int64), self._setup)  # compiled here
 
     @property
     def game(self) -> CompiledGame:
@@ -123,8 +144,8 @@ class BoardWorld(World):
     def reset(self, seed: int) -> TimeStep:
         """Reset every game."""
         seed_copies(self._arrays.random, seed, self._game.name)
-        game, opening = self._game, (self._random_first, self._opening_moves)
-        self._check_opened(_start_all(game.rules, self._arrays, game.start, *opening))
+        self._kernels.start.over(self.num_envs, self._arrays, self._setup)
+        self._check_faults()
         return self._present()
 
     def step(self, actions: Mapping[str, Array]) -> TimeStep:
@@ -137,30 +158,31 @@ class BoardWorld(World):
             mover = int(self._arrays.position[copy, 0])
             reason = self.why_illegal(int(chosen[copy, mover]))
             raise ValueError(f"illegal move in copy {copy} by {AGENTS[mover]}: {reason}")
-        game, opening = self._game, (self._random_first, self._opening_moves)
-        stuck, opened = _step(game.rules, self._arrays, chosen, game.start, self._rewards, *opening)
-        self._check_opened(opened)
-        self._check_not_stuck(stuck)
+        self._kernels.step.over(self.num_envs, self._arrays, chosen, self._setup)
+        self._check_faults()
         return self._timestep
 
     def _present(self) -> TimeStep:
         """The time step of the present positions, without rewards and ends."""
-        self._check_not_stuck(_observe_all(self._game.rules, self._arrays))
+        self._kernels.observe.over(self.num_envs, self._arrays)
+        self._check_faults()
         return self._timestep
 
-    def _check_opened(self, opened: bool) -> None:
-        if not opened:
+    def _check_faults(self) -> None:
+        """Raise an error if a game could not begin or cannot go on."""
+        fault, name = self._arrays.fault, self._game.name
+        copy = first_outside(fault, 0, 0)
+        if copy < 0:
+            return
+        if (fault & UNOPENED).any():
             raise ValueError(
-                f"opening_moves={self._opening_moves}: {OPENINGS:,} random games of '{self._game.name}' in a row were "
+                f"opening_moves={self._setup.opening_moves}: {OPENINGS:,} random games of '{name}' in a row were "
                 "over by then; choose fewer"
             )
-
-    def _check_not_stuck(self, copy: int) -> None:
-        if copy >= 0:
-            raise CoterieError(
-                f"game '{self._game.name}', copy {copy}: the game is not over and there is no legal action; "
-                "outcome must end it, or legal must allow a pass"
-            )
+        raise CoterieError(
+            f"game '{name}', copy {copy}: the game is not over and there is no legal action; "
+            "outcome must end it, or legal must allow a pass"
+        )
 
     def why_illegal(self, action: int) -> str:
         """The reason for which an action is refused."""
@@ -314,10 +336,10 @@ def grid_symmetries(
     return tuple(found)
 
 
-# Compiled loops over copies ----------------------------------------------------------------------------
+# Kernels ---------------------------------------------------------------------------------------------------
 
 
-@njit(cache=True)
+@jit
 def _find_illegal(a: _Arrays, actions: Array) -> int:
     """The first copy whose move is illegal, or −1."""
     for n in range(len(actions)):
@@ -328,111 +350,137 @@ def _find_illegal(a: _Arrays, actions: Array) -> int:
     return -1
 
 
-@njit(cache=True)
-def _start(rules: Any, a: _Arrays, n: int, start: Array, random_first: bool, opening_moves: int) -> bool:
-    """Begin a game; returns False if no opening of so many moves was found."""
-    a.position[n] = start
-    a.last[n] = -1
-    if random_first:
-        a.position[n, 0] = int(uniform(a.random, n) < 0.5)
-    return opening_moves == 0 or _play_opening(rules, a, n, opening_moves)
+class _Kernels(NamedTuple):
+    """The kernels of one game."""
+
+    # Numba's functions bind like methods, which the type checker takes fields of tuples for
+    start: Any  # Kernel[[_Arrays, _Setup]]
+    observe: Any  # Kernel[[_Arrays]]
+    step: Any  # Kernel[[_Arrays, Array, _Setup]]
 
 
-@njit(cache=True)
-def _play_opening(rules: Any, a: _Arrays, n: int, moves: int) -> bool:
-    """Play random moves from the start; a game that would be over is drawn again, up to `OPENINGS` times."""
-    first, payoffs = a.position[n].copy(), np.zeros(2, np.float32)
-    played = over = 0
-    while played < moves:
-        mask = a.mask[n, a.position[n, 0]]  # overwritten by the observation that follows
-        mask[:] = False
-        rules.legal(a.position[n], mask)
-        legal = np.flatnonzero(mask)
-        if len(legal) == 0:
-            return True  # the observation that follows reports it
-        a.last[n] = legal[int(uniform(a.random, n) * len(legal))]
-        rules.apply(a.position[n], a.last[n])
-        played += 1
-        if rules.outcome(a.position[n], payoffs):
-            a.position[n], played = first, 0
-            over += 1
-            if over == OPENINGS:
-                return False
-    return True
+@functools.cache
+def _make_kernels(pointers: Rules) -> _Kernels:
+    """Compile a game's rules into kernels of its own."""
+    rules = inline_rules(pointers)
+    start, write_scene = _make_start(rules), _make_write_scene(rules)
+
+    @kernel
+    def observe(n: int, a: _Arrays) -> None:
+        """Write the time step without rewards and ends."""
+        for player in range(2):
+            a.reward[n, player], a.terminated[n, player] = 0.0, False
+        a.ended[n] = False
+        write_scene(a, n)
+
+    return _Kernels(start, observe, _make_step(rules, start, write_scene))
 
 
-@njit(cache=True)
-def _start_all(rules: Any, a: _Arrays, start: Array, random_first: bool, opening_moves: int) -> bool:
-    """Begin a game in every copy; returns False at the first one for which no opening was found."""
-    opened = True
-    for n in range(len(a.position)):
-        opened = opened and _start(rules, a, n, start, random_first, opening_moves)
-    return opened
+def _make_start(rules: Rules) -> Kernel[[_Arrays, _Setup]]:
+    legal, apply, outcome = rules.legal, rules.apply, rules.outcome
+
+    @device_function
+    def play_random_move(a: _Arrays, n: int) -> bool:
+        """Play a random legal move, if there is one; the mask is overwritten by the observation that follows."""
+        mask, legal_moves = a.mask[n, a.position[n, 0]], 0
+        for action in range(len(mask)):
+            mask[action] = False
+        legal(a.position[n], mask)
+        for action in range(len(mask)):
+            legal_moves += mask[action]
+        if legal_moves == 0:
+            return False
+        left = int(uniform(a.random, n) * legal_moves)
+        for action in range(len(mask)):
+            if mask[action]:
+                if left == 0:
+                    a.last[n] = action
+                    break
+                left -= 1
+        apply(a.position[n], a.last[n])
+        return True
+
+    @kernel
+    def start(n: int, a: _Arrays, setup: _Setup) -> None:
+        """Begin a game with its random moves; one that would be over is drawn again, up to `OPENINGS` times."""
+        position, first, played, over = a.position[n], setup.start[0], 0, 0
+        if setup.random_first:
+            first = int(uniform(a.random, n) < 0.5)
+        for i in range(len(position)):
+            position[i] = setup.start[i]
+        position[0] = first
+        a.last[n], a.fault[n] = -1, 0
+        while played < setup.opening_moves and play_random_move(a, n):  # without a move the observation reports it
+            played += 1
+            if outcome(position, a.payoffs[n]):
+                for i in range(len(position)):
+                    position[i] = setup.start[i]
+                position[0], played = first, 0
+                over += 1
+                if over == OPENINGS:
+                    a.fault[n] = UNOPENED
+                    return
+
+    return start
 
 
-@njit(cache=True)
-def _write_observation(rules: Any, position: Array, observation: Array) -> None:
-    """Write both players' observations of one position."""
-    mover = position[0]
-    for player in range(2):
-        position[0] = player
-        rules.observe(position, observation[player])
-    position[0] = mover
+def _make_write_scene(rules: Rules) -> Callable[[_Arrays, int], None]:
+    legal, write_seen = rules.legal, rules.observe
+
+    @device_function
+    def write_scene(a: _Arrays, n: int) -> None:
+        """Write observations, acting player and action masks; it is a fault if there is no legal action."""
+        mover = a.position[n, 0]
+        for player in range(2):
+            a.position[n, 0] = player
+            write_seen(a.position[n], a.observation[n, player])
+            a.acting[n, player] = player == mover
+            for action in range(a.mask.shape[2]):
+                # the row of an idle player is all legal, so that a masked softmax stays finite
+                a.mask[n, player, action] = player != mover
+        a.position[n, 0] = mover
+        legal(a.position[n], a.mask[n, mover])
+        for action in range(a.mask.shape[2]):
+            if a.mask[n, mover, action]:
+                return
+        a.fault[n] |= STUCK
+
+    return write_scene
 
 
-@njit(cache=True)
-def _observe(rules: Any, a: _Arrays, n: int) -> bool:
-    """Write observations, acting player and action masks of one copy; returns whether there is a legal action."""
-    _write_observation(rules, a.position[n], a.observation[n])
-    mover = a.position[n, 0]
-    a.acting[n, mover] = True
-    a.acting[n, 1 - mover] = False
-    a.mask[n, mover] = False
-    a.mask[n, 1 - mover] = True  # the row of an idle player is all legal, so that a masked softmax stays finite
-    rules.legal(a.position[n], a.mask[n, mover])
-    return bool(a.mask[n, mover].any())
+def _make_step(
+    rules: Rules, start: Kernel[[_Arrays, _Setup]], write_scene: Callable[[_Arrays, int], None]
+) -> Kernel[[_Arrays, Array, _Setup]]:
+    apply, outcome, write_seen = rules.apply, rules.outcome, rules.observe
 
+    @device_function
+    def keep_final(a: _Arrays, n: int) -> None:
+        """Keep the end of a game, and what both players see of it."""
+        mover = a.position[n, 0]
+        for player in range(2):
+            a.position[n, 0] = player
+            write_seen(a.position[n], a.final_observation[n, player])
+        a.position[n, 0] = mover
+        for i in range(a.position.shape[1]):
+            a.final_position[n, i] = a.position[n, i]
+        a.final_last[n] = a.last[n]
 
-@njit(cache=True)
-def _observe_all(rules: Any, a: _Arrays) -> int:
-    """Write the time step without rewards and ends; returns the first copy that has no legal action, or −1."""
-    stuck = -1
-    a.reward[:] = 0.0
-    a.terminated[:] = False
-    a.ended[:] = False
-    for n in range(len(a.position)):
-        if not _observe(rules, a, n) and stuck < 0:
-            stuck = n
-    return stuck
-
-
-@njit(cache=True)
-def _step(
-    rules: Any, a: _Arrays, actions: Array, start: Array, rewards: Array, random_first: bool, opening_moves: int
-) -> tuple[int, bool]:
-    """Play one legal move per copy; returns the first copy that has no legal action then, or −1.
-
-    The second result is False if no opening was found for a new game.
-    """
-    stuck, opened = -1, True
-    payoffs = np.zeros(2, np.float32)
-    for n in range(len(actions)):
-        action = actions[n, a.position[n, 0]]
-        rules.apply(a.position[n], action)
-        a.last[n] = action
-        over = rules.outcome(a.position[n], payoffs)
-        a.reward[n] = 0.0
-        a.terminated[n] = over
+    @kernel
+    def step(n: int, a: _Arrays, actions: Array, setup: _Setup) -> None:
+        """Play one legal move, and begin the next game where one ends."""
+        rewards, payoffs = setup.rewards, a.payoffs[n]
+        a.last[n], a.fault[n] = actions[n, a.position[n, 0]], 0
+        apply(a.position[n], a.last[n])
+        over = outcome(a.position[n], payoffs)
+        for player in range(2):
+            payoff = payoffs[player]
+            won_or_lost = rewards[0] * payoff if payoff > 0 else -rewards[2] * payoff
+            a.reward[n, player] = 0.0 if not over else rewards[1] if payoff == 0 else won_or_lost
+            a.terminated[n, player] = over
         a.ended[n] = over
         if over:
-            for player in range(2):
-                payoff = payoffs[player]
-                won_or_lost = rewards[0] * payoff if payoff > 0 else -rewards[2] * payoff
-                a.reward[n, player] = rewards[1] if payoff == 0 else won_or_lost
-            _write_observation(rules, a.position[n], a.final_observation[n])
-            a.final_position[n] = a.position[n]
-            a.final_last[n] = action
-            opened &= _start(rules, a, n, start, random_first, opening_moves)
-        if not _observe(rules, a, n) and stuck < 0:
-            stuck = n
-    return stuck, opened
+            keep_final(a, n)
+            start(n, a, setup)
+        write_scene(a, n)
+
+    return step

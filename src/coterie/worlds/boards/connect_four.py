@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from numba import njit
 
 from coterie.core.game import CompiledGame, Symmetry, compile_estimate, compile_rules
+from coterie.core.jit import device_function
 from coterie.core.settings import Settings
 from coterie.core.text import TextCodec
 from coterie.core.types import Array, Box
@@ -52,7 +52,7 @@ OPEN_LINE = np.array([0.0, 0.004, 0.02, 0.1, 1.0])  # what an open line with so 
 # The rules: a position is [player to move, stones of player 0, stones of player 1] --------------------------
 
 
-@njit(cache=True)
+@device_function
 def has_four(stones: int) -> bool:
     """Whether four stones lie in a line."""
     for shift in (1, 6, 7, 8):  # vertical, both diagonals, horizontal
@@ -81,7 +81,7 @@ def outcome(position: Array, payoffs: Array) -> bool:
         payoffs[latest] = 1.0
         payoffs[1 - latest] = -1.0
         return True
-    payoffs[:] = 0.0
+    payoffs[0] = payoffs[1] = 0.0
     return bool(position[1] | position[2] == FULL)
 
 

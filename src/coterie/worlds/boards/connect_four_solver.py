@@ -10,9 +10,9 @@ game minutes.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from coterie.core import seeding
+from coterie.core.jit import jit
 from coterie.core.types import Array
 from coterie.worlds.boards.bits import popcount
 from coterie.worlds.boards.connect_four import BOTTOM, COLUMNS, FULL, GAME, ROWS, has_four
@@ -100,14 +100,14 @@ def generate_positions(count: int, stones: int | tuple[int, int], seed: int) -> 
 # Compiled: `own` are the stones of the player to move, `taken` all stones ------------------------------------
 
 
-@njit(cache=True)
+@jit
 def _solve_all(positions: Array, weak: bool, keys: Array, bounds: Array, found: Array) -> None:
     for n in range(len(positions)):
         own, taken = positions[n, 1 + positions[n, 0]], positions[n, 1] | positions[n, 2]
         found[n] = _solve(own, taken, weak, keys, bounds)
 
 
-@njit(cache=True)
+@jit
 def _solve_all_moves(positions: Array, weak: bool, keys: Array, bounds: Array, found: Array) -> None:
     for n in range(len(positions)):
         own, taken = positions[n, 1 + positions[n, 0]], positions[n, 1] | positions[n, 2]
@@ -119,7 +119,7 @@ def _solve_all_moves(positions: Array, weak: bool, keys: Array, bounds: Array, f
                 found[n, column] = -_solve(own ^ taken, taken | move, weak, keys, bounds)
 
 
-@njit(cache=True)
+@jit
 def _solve(own: int, taken: int, weak: bool, keys: Array, bounds: Array) -> int:
     """The score by null windows; the value 1, 0 or −1 if `weak`."""
     moves = popcount(taken)
@@ -144,7 +144,7 @@ def _solve(own: int, taken: int, weak: bool, keys: Array, bounds: Array) -> int:
     return max(-1, min(1, low)) if weak else low
 
 
-@njit(cache=True)
+@jit
 def _search(own: int, taken: int, low: int, high: int, keys: Array, bounds: Array, nodes: Array, order: Array) -> int:
     """The score if it lies between the bounds, else a bound; the player to move cannot win at once.
 
@@ -177,7 +177,7 @@ def _search(own: int, taken: int, low: int, high: int, keys: Array, bounds: Arra
         node[LOW] = max(node[LOW], score)
 
 
-@njit(cache=True)
+@jit
 def _enter(moves: int, keys: Array, bounds: Array, node: Array, order: Array) -> tuple[bool, int]:
     """Whether a node needs no search, and its score then; otherwise narrow its window and order its moves."""
     own, taken = node[OWN], node[TAKEN]
@@ -206,7 +206,7 @@ def _enter(moves: int, keys: Array, bounds: Array, node: Array, order: Array) ->
     return False, 0
 
 
-@njit(cache=True)
+@jit
 def _store(node: Array, bound: int, keys: Array, bounds: Array) -> None:
     key = node[OWN] + node[TAKEN]
     slot = key % len(keys)
@@ -214,7 +214,7 @@ def _store(node: Array, bound: int, keys: Array, bounds: Array) -> None:
     bounds[slot] = bound
 
 
-@njit(cache=True)
+@jit
 def _order(own: int, taken: int, left: int, order: Array) -> int:
     """Write moves and their threats `[2, 7]`, those with most threats last, else those near the centre; how many."""
     count = 0
@@ -231,7 +231,7 @@ def _order(own: int, taken: int, left: int, order: Array) -> int:
     return count
 
 
-@njit(cache=True)
+@jit
 def _not_losing(own: int, taken: int) -> int:
     """Moves after which the opponent cannot win at once; 0 if there are none."""
     moves = (taken + BOTTOM) & FULL
@@ -244,7 +244,7 @@ def _not_losing(own: int, taken: int) -> int:
     return moves & ~(threats >> 1)  # not below a cell where the opponent wins
 
 
-@njit(cache=True)
+@jit
 def _completing(stones: int, taken: int) -> int:
     """Free cells, reachable or not, that complete four in a line."""
     cells = (stones << 1) & (stones << 2) & (stones << 3)  # vertical

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from numba import njit
 
 from coterie.core.game import CompiledGame, compile_estimate, compile_rules
+from coterie.core.jit import device_function
 from coterie.core.settings import Settings
 from coterie.core.text import TextCodec
 from coterie.core.types import Array, Box
@@ -45,7 +45,7 @@ _CORNERS = np.array(
 )
 
 
-@njit(cache=True)
+@device_function
 def _shift(cells: np.uint64, direction: int, size: int) -> np.uint64:
     """The neighbours of cells in one of eight directions."""
     if direction == 0:
@@ -65,7 +65,7 @@ def _shift(cells: np.uint64, direction: int, size: int) -> np.uint64:
     return (cells & _NOT_LAST[size]) >> np.uint64(size - 1)
 
 
-@njit(cache=True)
+@device_function
 def _moves(own: np.uint64, others: np.uint64, size: int) -> np.uint64:
     """Free cells where a disc of `own` flips some of `others`."""
     free = _ALL[size] & ~(own | others)
@@ -78,7 +78,7 @@ def _moves(own: np.uint64, others: np.uint64, size: int) -> np.uint64:
     return found
 
 
-@njit(cache=True)
+@device_function
 def _flipped(own: np.uint64, others: np.uint64, cell: np.uint64, size: int) -> np.uint64:
     """The discs of `others` that a disc of `own` on a cell flips."""
     found = _NONE
@@ -93,7 +93,7 @@ def _flipped(own: np.uint64, others: np.uint64, cell: np.uint64, size: int) -> n
     return found
 
 
-@njit(cache=True)
+@device_function
 def _sides(position: Array) -> tuple[np.uint64, np.uint64]:
     """Discs of the player to move, and of its opponent."""
     return np.uint64(position[1 + position[0]]), np.uint64(position[2 - position[0]])
@@ -121,7 +121,7 @@ def apply(position: Array, action: int) -> None:
 
 def outcome(position: Array, payoffs: Array) -> bool:
     own, others = _sides(position)
-    payoffs[:] = 0.0
+    payoffs[0] = payoffs[1] = 0.0
     if _moves(own, others, position[3]) or _moves(others, own, position[3]):
         return False
     margin = popcount(position[1]) - popcount(position[2])

@@ -11,9 +11,9 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from numba import njit
 
 from coterie.core.game import CompiledGame, NoGame, compile_rules
+from coterie.core.jit import device_function, jit
 from coterie.core.settings import Settings
 from coterie.core.text import TextCodec
 from coterie.core.types import Array, Box, Tree
@@ -36,7 +36,7 @@ FULL = (1 << 9) - 1
 # The rules: a position is [player to move, marks of player 0, marks of player 1] ---------------------------
 
 
-@njit(cache=True)
+@device_function
 def _has_line(marks: int) -> bool:
     found = False
     for line in LINE_BITS:
@@ -61,7 +61,7 @@ def outcome(position: Array, payoffs: Array) -> bool:
             payoffs[player] = 1.0
             payoffs[1 - player] = -1.0
             return True
-    payoffs[:] = 0.0
+    payoffs[0] = payoffs[1] = 0.0
     return bool(position[1] | position[2] == FULL)
 
 
@@ -162,7 +162,7 @@ def env(render_mode: str | None = None, **settings: Any) -> PettingZooAECEnv:
 # The expert -----------------------------------------------------------------------------------
 
 
-@njit(cache=True)
+@device_function
 def _completing(marks: int, others: int) -> int:
     """A free cell that completes a line of `marks`, or -1."""
     for line in LINE_BITS:
@@ -174,7 +174,7 @@ def _completing(marks: int, others: int) -> int:
     return -1
 
 
-@njit(cache=True)
+@device_function
 def _pick_free(taken: int, cells: Array, uniform: float) -> int:
     """A free cell among `cells`, chosen by a uniform number in [0, 1); -1 if there is none."""
     count = 0
@@ -189,7 +189,7 @@ def _pick_free(taken: int, cells: Array, uniform: float) -> int:
     return -1
 
 
-@njit(cache=True)
+@jit
 def _choose_expert_moves(positions: Array, uniform: Array, actions: Array) -> None:
     for n in range(len(positions)):
         mover = positions[n, 0]

@@ -1,4 +1,4 @@
-"""CartPole-v1 as a native batch: Gymnasium's physics, step by step, for all copies in one Numba call.
+"""CartPole-v1 as a native batch: Gymnasium's physics, step by step, for all copies in one call.
 
 Gymnasium's own vector version draws all starts from one random stream, so a copy would depend on the number of copies
 and could not be resumed on its own; here every copy has its own stream. Only the default options of CartPole-v1 are
@@ -12,11 +12,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from coterie.core.splitmix import seed_copies, uniform
 from coterie.core.types import AgentStep, AgentType, Array, Box, CoterieError, Discrete, State, TimeStep
 from coterie.core.world import World, rebuild
+from coterie.nn.launch import kernel
+from coterie.worlds.actions import first_outside
 
 GRAVITY, CART, POLE, HALF_LENGTH, FORCE, SECONDS = 9.8, 1.0, 0.1, 0.5, 10.0, 0.02
 TOTAL, POLE_MOMENT = POLE + CART, POLE * HALF_LENGTH
@@ -60,7 +61,7 @@ class CartPole(World):
     def reset(self, seed: int) -> TimeStep:
         """Reset every copy."""
         seed_copies(self._clock[1], seed, "cartpole")
-        _start_all(self._state, self._clock)
+        _start_episode.over(self.num_envs, self._state, self._clock)
         return self._observe_only()
 
     def step(self, actions: Mapping[str, Array]) -> TimeStep:
@@ -68,9 +69,10 @@ class CartPole(World):
         chosen = actions["agent"]
         if chosen.shape != (self.num_envs, 1):
             raise ValueError(f"actions of 'agent' must have shape {(self.num_envs, 1)}, got {chosen.shape}")
-        illegal = _step(chosen, self._state, self._clock, self._numbers, self._flags, self._limit)
+        illegal = first_outside(chosen, 0, 1)
         if illegal >= 0:
             raise ValueError(f"copy {illegal}: an action must be 0 or 1, got {chosen[illegal, 0]}")
+        _step.over(self.num_envs, chosen, self._state, self._clock, self._numbers, self._flags, self._limit)
         return self._timestep
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -121,50 +123,39 @@ class CartPole(World):
 # The physics --------------------------------------------------------------------------------------------
 
 
-@njit(cache=True)
-def _start_episode(state: Array, clock: Array, n: int) -> None:
-    """Start a new episode in copy n: all numbers uniform in [−0.05, 0.05)."""
+@kernel
+def _start_episode(n: int, state: Array, clock: Array) -> None:
+    """Start a new episode: all numbers uniform in [−0.05, 0.05)."""
     clock[0, n] = 0
     for i in range(4):
         state[n, i] = -0.05 + 0.1 * uniform(clock[1], n)
 
 
-@njit(cache=True)
-def _start_all(state: Array, clock: Array) -> None:
-    for n in range(len(state)):
-        _start_episode(state, clock, n)
-
-
-@njit(cache=True)
-def _step(actions: Array, state: Array, clock: Array, numbers: Array, flags: Array, limit: int) -> int:
-    """Take one Euler step in every copy; return −1, or the first copy with an illegal action before any moved."""
-    for n in range(len(state)):
-        if actions[n, 0] != 0 and actions[n, 0] != 1:
-            return n
-    for n in range(len(state)):
-        x, velocity, angle, angular_velocity = state[n, 0], state[n, 1], state[n, 2], state[n, 3]
-        force = FORCE if actions[n, 0] == 1 else -FORCE
-        cosine, sine = math.cos(angle), math.sin(angle)
-        push = (force + POLE_MOMENT * (angular_velocity * angular_velocity) * sine) / TOTAL
-        angular_acceleration = (GRAVITY * sine - cosine * push) / (
-            HALF_LENGTH * (4.0 / 3.0 - POLE * (cosine * cosine) / TOTAL)
-        )
-        acceleration = push - POLE_MOMENT * angular_acceleration * cosine / TOTAL
-        state[n, 0] = x + SECONDS * velocity
-        state[n, 1] = velocity + SECONDS * acceleration
-        state[n, 2] = angle + SECONDS * angular_velocity
-        state[n, 3] = angular_velocity + SECONDS * angular_acceleration
-        clock[0, n] += np.uint64(1)
-        failed = abs(state[n, 0]) > POSITION_LIMIT or abs(state[n, 2]) > ANGLE_LIMIT
-        late = not failed and clock[0, n] >= np.uint64(limit)
-        flags[0, n, 0] = failed
-        flags[1, n, 0] = late
-        flags[2, n, 0] = failed or late
-        numbers[2, n, 0] = 1.0
-        if failed or late:
-            for i in range(4):
-                numbers[1, n, i] = state[n, i]
-            _start_episode(state, clock, n)
+@kernel
+def _step(n: int, actions: Array, state: Array, clock: Array, numbers: Array, flags: Array, limit: int) -> None:
+    """Take one Euler step, and start the next episode where one ends."""
+    x, velocity, angle, angular_velocity = state[n, 0], state[n, 1], state[n, 2], state[n, 3]
+    force = FORCE if actions[n, 0] == 1 else -FORCE
+    cosine, sine = math.cos(angle), math.sin(angle)
+    push = (force + POLE_MOMENT * (angular_velocity * angular_velocity) * sine) / TOTAL
+    angular_acceleration = (GRAVITY * sine - cosine * push) / (
+        HALF_LENGTH * (4.0 / 3.0 - POLE * (cosine * cosine) / TOTAL)
+    )
+    acceleration = push - POLE_MOMENT * angular_acceleration * cosine / TOTAL
+    state[n, 0] = x + SECONDS * velocity
+    state[n, 1] = velocity + SECONDS * acceleration
+    state[n, 2] = angle + SECONDS * angular_velocity
+    state[n, 3] = angular_velocity + SECONDS * angular_acceleration
+    clock[0, n] += np.uint64(1)
+    failed = abs(state[n, 0]) > POSITION_LIMIT or abs(state[n, 2]) > ANGLE_LIMIT
+    late = not failed and clock[0, n] >= np.uint64(limit)
+    flags[0, n, 0] = failed
+    flags[1, n, 0] = late
+    flags[2, n, 0] = failed or late
+    numbers[2, n, 0] = 1.0
+    if failed or late:
         for i in range(4):
-            numbers[0, n, i] = state[n, i]
-    return -1
+            numbers[1, n, i] = state[n, i]
+        _start_episode(n, state, clock)
+    for i in range(4):
+        numbers[0, n, i] = state[n, i]

@@ -1,12 +1,12 @@
-"""The compiled step of the door-key tasks: MiniGrid's actions, rewards and ends, for all N copies in one call."""
+"""The compiled step of the door-key tasks: MiniGrid's actions, rewards and ends, per copy."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from numba import njit
-
+from coterie.core.jit import device_function
 from coterie.core.types import Array
+from coterie.nn.launch import kernel
 from coterie.worlds.doorkey.layouts import (
     CLOSED,
     COLUMNS,
@@ -29,7 +29,7 @@ from coterie.worlds.doorkey.layouts import (
     object_of,
     start_episode,
 )
-from coterie.worlds.doorkey.observations import Layout, Scratch, observe_copy
+from coterie.worlds.doorkey.observations import Layout, Scratch, observe
 
 LEFT, RIGHT, FORWARD, PICK_UP, DROP, TOGGLE, DONE = range(7)
 NUM_ACTIONS = 7
@@ -47,14 +47,7 @@ class StepOutput(NamedTuple):
     success: Array  # [N] bool
 
 
-@njit(cache=True)
-def start_all(state: RoomState, rules: Rules) -> None:
-    """Start a new episode in every copy."""
-    for n in range(len(state.time)):
-        start_episode(state, rules, n)
-
-
-@njit(cache=True)
+@device_function
 def can_toggle(cell: int, hand: int) -> bool:
     """Whether toggling changes the door: a locked one needs a key of its colour."""
     if object_of(cell) != DOOR:
@@ -62,7 +55,7 @@ def can_toggle(cell: int, hand: int) -> bool:
     return door_state(cell) != LOCKED or (object_of(hand) == KEY and colour_of(hand) == colour_of(cell))
 
 
-@njit(cache=True)
+@device_function
 def _act(state: RoomState, rules: Rules, n: int, action: int) -> int:
     """Play one action; return 1 for success, −1 for death in lava, 0 otherwise."""
     agent, cells = state.agent[n], state.cells[n]
@@ -94,15 +87,23 @@ def _act(state: RoomState, rules: Rules, n: int, action: int) -> int:
     return 0
 
 
-@njit(cache=True)
+@device_function
 def _keep(state: RoomState, final: RoomState, n: int) -> None:
     """Keep the end of an episode, for rendering."""
     final.time[n], final.hand[n] = state.time[n], state.hand[n]
-    final.cells[n], final.seen[n], final.agent[n] = state.cells[n], state.seen[n], state.agent[n]
+    for i in range(3):
+        final.agent[n, i] = state.agent[n, i]
+    for row in range(state.cells.shape[1]):
+        for column in range(state.cells.shape[2]):
+            final.cells[n, row, column], final.seen[n, row, column] = (
+                state.cells[n, row, column],
+                state.seen[n, row, column],
+            )
 
 
-@njit(cache=True)
-def step_all(
+@kernel
+def step(
+    n: int,
     state: RoomState,
     final: RoomState,
     rules: Rules,
@@ -110,21 +111,16 @@ def step_all(
     actions: Array,
     scratch: Scratch,
     out: StepOutput,
-) -> int:
-    """Step every copy by `actions` [N]; return −1, or the first copy with an illegal action before any moved."""
-    for n in range(len(actions)):
-        if actions[n] < 0 or actions[n] >= NUM_ACTIONS:
-            return n
-    for n in range(len(actions)):
-        outcome = _act(state, rules, n, actions[n])
-        state.time[n] += 1
-        late = outcome == 0 and state.time[n] >= rules.max_steps
-        out.reward[n] = 1.0 - 0.9 * (state.time[n] / rules.max_steps) if outcome == 1 else 0.0
-        out.terminated[n], out.truncated[n] = outcome != 0, late
-        out.ended[n], out.success[n] = outcome != 0 or late, outcome == 1
-        if out.ended[n]:
-            observe_copy(state, rules, layout, n, scratch, out.final_observation[n])
-            _keep(state, final, n)
-            start_episode(state, rules, n)
-        observe_copy(state, rules, layout, n, scratch, out.observation[n])
-    return -1
+) -> None:
+    """Take one step by `actions` [N], and start the next episode where one ends."""
+    outcome = _act(state, rules, n, actions[n])
+    state.time[n] += 1
+    late = outcome == 0 and state.time[n] >= rules.max_steps
+    out.reward[n] = 1.0 - 0.9 * (state.time[n] / rules.max_steps) if outcome == 1 else 0.0
+    out.terminated[n], out.truncated[n] = outcome != 0, late
+    out.ended[n], out.success[n] = outcome != 0 or late, outcome == 1
+    if out.ended[n]:
+        observe(n, state, rules, layout, scratch, out.final_observation)
+        _keep(state, final, n)
+        start_episode(n, state, rules)
+    observe(n, state, rules, layout, scratch, out.observation)

@@ -10,10 +10,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
+from coterie.core.jit import device_function
 from coterie.core.splitmix import uniform
 from coterie.core.types import Array
+from coterie.nn.launch import kernel
 
 # Objects, colours and states of doors have MiniGrid's numbers.
 UNSEEN, EMPTY, WALL_OBJECT, DOOR, KEY, GOAL_OBJECT, LAVA_OBJECT = 0, 1, 2, 4, 5, 8, 9
@@ -49,60 +50,60 @@ class Rules(NamedTuple):
     max_steps: int
 
 
-@njit(cache=True)
+@device_function
 def object_of(cell: int) -> int:
     """The number of the object in a cell."""
     return cell & 15
 
 
-@njit(cache=True)
+@device_function
 def colour_of(cell: int) -> int:
     """The number of the object's colour."""
     return (cell >> 4) & 7
 
 
-@njit(cache=True)
+@device_function
 def door_state(cell: int) -> int:
     """Open, closed or locked."""
     return cell >> 7
 
 
-@njit(cache=True)
+@device_function
 def make_cell(kind: int, colour: int, state: int) -> int:
     """A cell with an object."""
     return kind + 16 * colour + 128 * state
 
 
-@njit(cache=True)
+@device_function
 def can_walk(cell: int) -> bool:
     """Whether the agent can enter the cell: free floor or an open door; also the goal and lava, which end episodes."""
     kind = object_of(cell)
     return kind in (EMPTY, GOAL_OBJECT, LAVA_OBJECT) or (kind == DOOR and door_state(cell) == OPEN)
 
 
-@njit(cache=True)
+@device_function
 def hides(cell: int) -> bool:
     """Whether the agent cannot see what is behind the cell."""
     kind = object_of(cell)
     return kind == WALL_OBJECT or (kind == DOOR and door_state(cell) != OPEN)
 
 
-@njit(cache=True)
+@device_function
 def _draw(random: Array, n: int, low: int, high: int) -> int:
     """A whole number from `low` to `high`, both included."""
     return low + int(uniform(random, n) * (high - low + 1))
 
 
-@njit(cache=True)
+@device_function
 def _build_room(cells: Array, height: int, width: int) -> None:
-    cells[:] = EMPTY
-    cells[0, :width] = WALL
-    cells[height - 1, :width] = WALL
-    cells[:height, 0] = WALL
-    cells[:height, width - 1] = WALL
+    """Free floor inside a wall; cells outside the room are free, too."""
+    for row in range(cells.shape[0]):
+        for column in range(cells.shape[1]):
+            wall = row in (0, height - 1) or column in (0, width - 1)
+            cells[row, column] = WALL if wall and row < height and column < width else EMPTY
 
 
-@njit(cache=True)
+@device_function
 def _place_agent(state: RoomState, n: int, last_row: int, last_column: int) -> None:
     """Put the agent on a free cell of rows and columns 1 to the last, in a random direction."""
     while True:
@@ -113,7 +114,7 @@ def _place_agent(state: RoomState, n: int, last_row: int, last_column: int) -> N
     state.agent[n, 2] = _draw(state.random, n, 0, 3)
 
 
-@njit(cache=True)
+@device_function
 def _place_object(
     state: RoomState, n: int, cell: int, last_row: int, last_column: int, kept_row: int, kept_column: int
 ) -> None:
@@ -126,20 +127,21 @@ def _place_object(
             return
 
 
-@njit(cache=True)
+@device_function
 def _start_two_rooms(state: RoomState, n: int, size: int) -> None:
     """MiniGrid's DoorKey: agent and key on the left of a wall, the goal in the lower right corner."""
     cells, random = state.cells[n], state.random
     _build_room(cells, size, size)
     cells[size - 2, size - 2] = GOAL
     split = _draw(random, n, 2, size - 3)
-    cells[:, split] = WALL
+    for row in range(size):
+        cells[row, split] = WALL
     _place_agent(state, n, size - 2, split - 1)
     cells[_draw(random, n, 1, size - 3), split] = make_cell(DOOR, YELLOW, LOCKED)
     _place_object(state, n, make_cell(KEY, YELLOW, 0), size - 2, split - 1, -1, -1)
 
 
-@njit(cache=True)
+@device_function
 def _wall_cell(random: Array, n: int, side: int, height: int, width: int) -> tuple[int, int]:
     """A random cell of a wall, corners excluded; sides are right, bottom, left, top."""
     if side % 2 == 0:
@@ -147,7 +149,7 @@ def _wall_cell(random: Array, n: int, side: int, height: int, width: int) -> tup
     return height - 1 if side == 1 else 0, _draw(random, n, 1, width - 2)
 
 
-@njit(cache=True)
+@device_function
 def _start_one_room(state: RoomState, rules: Rules, n: int) -> None:
     """A room with a locked door and its key; the cell before the door stays free of wrong keys and lava."""
     cells, random = state.cells[n], state.random
@@ -178,12 +180,14 @@ def _start_one_room(state: RoomState, rules: Rules, n: int) -> None:
         _place_object(state, n, LAVA, height - 2, width - 2, before[0], before[1])
 
 
-@njit(cache=True)
-def start_episode(state: RoomState, rules: Rules, n: int) -> None:
-    """Start a new episode in copy n; the agent has seen nothing yet."""
+@kernel
+def start_episode(n: int, state: RoomState, rules: Rules) -> None:
+    """Start a new episode; the agent has seen nothing yet."""
     state.time[n] = 0
     state.hand[n] = 0
-    state.seen[n] = False
+    for row in range(rules.size):
+        for column in range(rules.size):
+            state.seen[n, row, column] = False
     if rules.task == EMPTY_ROOM:
         _build_room(state.cells[n], rules.size, rules.size)
         state.cells[n, rules.size - 2, rules.size - 2] = GOAL

@@ -12,9 +12,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
+from coterie.core.jit import device_function, jit
 from coterie.core.types import Array
+from coterie.nn.launch import kernel
 from coterie.worlds.doorkey.layouts import (
     BLUE,
     COLORED,
@@ -124,7 +125,7 @@ def make_layout(rules: Rules, observe: str, map_size: int) -> Layout:
 # The view ---------------------------------------------------------------------------------------------------
 
 
-@njit(cache=True)
+@device_function
 def look(state: RoomState, rules: Rules, n: int, cells: Array, visible: Array) -> None:
     """Write the view: `cells` and `visible` [V, V], the agent in the middle of the last row, facing up.
 
@@ -141,7 +142,9 @@ def look(state: RoomState, rules: Rules, n: int, cells: Array, visible: Array) -
             r = row + (side - 1 - j) * ahead_row + (i - half) * right_row
             c = column + (side - 1 - j) * ahead_column + (i - half) * right_column
             cells[j, i] = state.cells[n, r, c] if 0 <= r < size and 0 <= c < size else WALL
-    visible[:] = rules.see_through
+    for j in range(side):
+        for i in range(side):
+            visible[j, i] = rules.see_through
     visible[side - 1, half] = True
     if rules.see_through:
         return
@@ -160,7 +163,7 @@ def look(state: RoomState, rules: Rules, n: int, cells: Array, visible: Array) -
                     visible[j - 1, i] = True
 
 
-@njit(cache=True)
+@device_function
 def remember(state: RoomState, rules: Rules, n: int, visible: Array) -> None:
     """Mark the visible cells as seen."""
     side, size = rules.view_size, rules.size
@@ -175,7 +178,7 @@ def remember(state: RoomState, rules: Rules, n: int, visible: Array) -> None:
                     state.seen[n, r, c] = True
 
 
-@njit(cache=True)
+@device_function
 def _plane(cell: int, colours: int) -> int:
     """The kind of a visible cell, or −1 for free floor."""
     kind = object_of(cell)
@@ -193,7 +196,7 @@ def _plane(cell: int, colours: int) -> int:
     return P_LAVA if kind == LAVA_OBJECT else -1
 
 
-@njit(cache=True)
+@device_function
 def _write_view(
     state: RoomState, rules: Rules, layout: Layout, n: int, cells: Array, visible: Array, out: Array
 ) -> None:
@@ -215,7 +218,7 @@ def _write_view(
 # The map ----------------------------------------------------------------------------------------------------
 
 
-@njit(cache=True)
+@device_function
 def known_door(state: RoomState, n: int) -> int:
     """A door that the agent has seen (the openest, where there are two), or 0."""
     found = 0
@@ -228,7 +231,7 @@ def known_door(state: RoomState, n: int) -> int:
     return found
 
 
-@njit(cache=True)
+@device_function
 def match(key: int, door: int) -> int:
     """Whether a key fits the door that the agent knows."""
     if door == 0:
@@ -236,7 +239,7 @@ def match(key: int, door: int) -> int:
     return MATCH if colour_of(key) == colour_of(door) else NO_MATCH
 
 
-@njit(cache=True)
+@device_function
 def landmark_of(cell: int, door: int) -> int:
     """The landmark that a cell may be, or −1."""
     kind = object_of(cell)
@@ -247,7 +250,7 @@ def landmark_of(cell: int, door: int) -> int:
     return L_GOAL if kind == GOAL_OBJECT else -1
 
 
-@njit(cache=True)
+@device_function
 def sought_area(state: RoomState, task: int, n: int) -> int:
     """The area to explore: MiniGrid's layouts have nothing in their outer walls.
 
@@ -264,7 +267,7 @@ def sought_area(state: RoomState, task: int, n: int) -> int:
     return OUTER_WALLS if state.hand[n] else MIDDLE
 
 
-@njit(cache=True)
+@device_function
 def is_sought(area: int, size: int, row: int, column: int) -> bool:
     """Whether an unknown cell lies where the agent wants to explore; corners hold no doors."""
     if area == ANYWHERE:
@@ -276,7 +279,7 @@ def is_sought(area: int, size: int, row: int, column: int) -> bool:
     return not (edge[0] or edge[1]) if area == INSIDE else edge[0] != edge[1]
 
 
-@njit(cache=True)
+@device_function
 def may_pass(cells: Array, seen: Array, row: int, column: int, area: int) -> bool:
     """Whether a way may lead through a cell: known free floor, or towards a distant area also unknown cells."""
     if not seen[row, column]:
@@ -285,7 +288,7 @@ def may_pass(cells: Array, seen: Array, row: int, column: int, area: int) -> boo
     return kind != GOAL_OBJECT and kind != LAVA_OBJECT and can_walk(cells[row, column])
 
 
-@njit(cache=True)
+@device_function
 def _unexplored(state: RoomState, n: int, area: int, queue: Array, reached: Array) -> int:
     """The nearest unknown cell of an area to walk to, or −1 when there is none.
 
@@ -294,7 +297,8 @@ def _unexplored(state: RoomState, n: int, area: int, queue: Array, reached: Arra
     """
     cells, seen = state.cells[n], state.seen[n]
     size = len(cells)
-    reached[:] = False
+    for cell in range(size * size):
+        reached[cell] = False
     start = state.agent[n, 0] * size + state.agent[n, 1]
     queue[0], reached[start] = start, True
     head, tail = 0, 1
@@ -315,7 +319,7 @@ def _unexplored(state: RoomState, n: int, area: int, queue: Array, reached: Arra
     return -1
 
 
-@njit(cache=True)
+@device_function
 def _write_landmark(agent: Array, layout: Layout, mark: int, row: int, column: int, size: int, out: Array) -> None:
     if layout.slots[mark] < 0:
         return
@@ -326,19 +330,20 @@ def _write_landmark(agent: Array, layout: Layout, mark: int, row: int, column: i
     at = layout.landmarks + layout.slots[mark] * LANDMARK_SIZE
     out[at] = 1.0
     out[at + 1], out[at + 2] = forward / size, right / size
-    out[at + 3], out[at + 4] = np.sign(forward), np.sign(right)
+    out[at + 3], out[at + 4] = (forward > 0) - (forward < 0), (right > 0) - (right < 0)
     out[at + 5] = forward == 1 and right == 0
 
 
-@njit(cache=True)
+@device_function
 def _write_landmarks(
-    state: RoomState, task: int, layout: Layout, n: int, door: int, queue: Array, reached: Array, out: Array
+    state: RoomState, task: int, layout: Layout, n: int, door: int, scratch: Scratch, out: Array
 ) -> None:
     cells, seen, agent = state.cells[n], state.seen[n], state.agent[n]
     size = len(cells)
     front_row, front_column = agent[0] + ROWS[agent[2]], agent[1] + COLUMNS[agent[2]]
-    nearest = np.full(4, 4 * size)
-    places = np.zeros((4, 2), np.int64)
+    nearest, row_of, column_of = scratch.nearest[n, 0], scratch.nearest[n, 1], scratch.nearest[n, 2]
+    for mark in range(4):
+        nearest[mark] = 4 * size
     for row in range(size):
         for column in range(size):
             cell = cells[row, column]
@@ -349,21 +354,20 @@ def _write_landmarks(
             if row == front_row and column == front_column:
                 distance -= 1  # of two that are next to the agent, the one in front
             if mark >= 0 and distance < nearest[mark]:
-                nearest[mark] = distance
-                places[mark] = row, column
+                nearest[mark], row_of[mark], column_of[mark] = distance, row, column
     for mark in range(4):
         if nearest[mark] < 4 * size:
-            _write_landmark(agent, layout, mark, places[mark, 0], places[mark, 1], size, out)
+            _write_landmark(agent, layout, mark, row_of[mark], column_of[mark], size, out)
     area = sought_area(state, task, n)
-    unknown = _unexplored(state, n, area, queue, reached)
+    unknown = _unexplored(state, n, area, scratch.queue[n], scratch.reached[n])
     if unknown < 0 and area >= MIDDLE:
-        unknown = _unexplored(state, n, ANYWHERE, queue, reached)
+        unknown = _unexplored(state, n, ANYWHERE, scratch.queue[n], scratch.reached[n])
     if unknown >= 0:
         _write_landmark(agent, layout, L_UNEXPLORED, unknown // size, unknown % size, size, out)
 
 
-@njit(cache=True)
-def _write_map(state: RoomState, task: int, layout: Layout, n: int, queue: Array, reached: Array, out: Array) -> None:
+@device_function
+def _write_map(state: RoomState, task: int, layout: Layout, n: int, scratch: Scratch, out: Array) -> None:
     cells, seen = state.cells[n], state.seen[n]
     size = len(cells)
     row, column, direction = state.agent[n, 0], state.agent[n, 1], state.agent[n, 2]
@@ -380,7 +384,7 @@ def _write_map(state: RoomState, task: int, layout: Layout, n: int, queue: Array
         facing = (direction + turn) % 4
         coordinate = row if facing % 2 else column
         out[layout.edges + turn] = (coordinate if facing >= 2 else size - 1 - coordinate) / size
-    _write_landmarks(state, task, layout, n, door, queue, reached, out)
+    _write_landmarks(state, task, layout, n, door, scratch, out)
     half, side = layout.window_size // 2, layout.window_size
     area = side * side
     for j in range(side):
@@ -401,46 +405,48 @@ def _write_map(state: RoomState, task: int, layout: Layout, n: int, queue: Array
 class Scratch(NamedTuple):
     """Arrays that the kernels overwrite."""
 
-    cells: Array  # [V, V] int16
-    visible: Array  # [V, V] bool
-    queue: Array  # [S · S] int32
-    reached: Array  # [S · S] bool
+    cells: Array  # [N, V, V] int16
+    visible: Array  # [N, V, V] bool
+    queue: Array  # [N, S · S] int32
+    reached: Array  # [N, S · S] bool
+    nearest: Array  # [N, 3, 4] int64: of each landmark's nearest place the distance, row and column
 
 
-def make_scratch(rules: Rules) -> Scratch:
+def make_scratch(rules: Rules, num_envs: int) -> Scratch:
     """Scratch arrays for one task."""
     side, area = rules.view_size, rules.size**2
-    cells, visible = np.zeros((side, side), np.int16), np.zeros((side, side), np.bool_)
-    return Scratch(cells, visible, np.zeros(area, np.int32), np.zeros(area, np.bool_))
+    return Scratch(
+        cells=np.zeros((num_envs, side, side), np.int16),
+        visible=np.zeros((num_envs, side, side), np.bool_),
+        queue=np.zeros((num_envs, area), np.int32),
+        reached=np.zeros((num_envs, area), np.bool_),
+        nearest=np.zeros((num_envs, 3, 4), np.int64),
+    )
 
 
-@njit(cache=True)
-def observe_copy(state: RoomState, rules: Rules, layout: Layout, n: int, scratch: Scratch, out: Array) -> None:
-    """Look around in copy n, remember what is visible, and write the observation [D]."""
-    look(state, rules, n, scratch.cells, scratch.visible)
-    remember(state, rules, n, scratch.visible)
-    out[:] = 0.0
+@kernel
+def observe(n: int, state: RoomState, rules: Rules, layout: Layout, scratch: Scratch, out: Array) -> None:
+    """Look around, remember what is visible, and write the observation into `out` [N, D]."""
+    cells, visible = scratch.cells[n], scratch.visible[n]
+    look(state, rules, n, cells, visible)
+    remember(state, rules, n, visible)
+    for i in range(out.shape[1]):
+        out[n, i] = 0.0
     if layout.sight >= 0:
-        _write_view(state, rules, layout, n, scratch.cells, scratch.visible, out)
+        _write_view(state, rules, layout, n, cells, visible, out[n])
     if layout.edges >= 0:
-        _write_map(state, rules.task, layout, n, scratch.queue, scratch.reached, out)
+        _write_map(state, rules.task, layout, n, scratch, out[n])
 
 
-@njit(cache=True)
-def observe_all(state: RoomState, rules: Rules, layout: Layout, scratch: Scratch, out: Array) -> None:
-    """Write the observations `[N, D]` of all copies."""
-    for n in range(len(out)):
-        observe_copy(state, rules, layout, n, scratch, out[n])
-
-
-@njit(cache=True)
+@jit
 def write_image(state: RoomState, rules: Rules, n: int, scratch: Scratch, image: Array) -> None:
     """Write MiniGrid's observation of copy n: `image` [V, V, 3] uint8, column first."""
-    look(state, rules, n, scratch.cells, scratch.visible)
+    cells, visible = scratch.cells[n], scratch.visible[n]
+    look(state, rules, n, cells, visible)
     side = rules.view_size
     for i in range(side):
         for j in range(side):
-            cell = scratch.cells[j, i] if scratch.visible[j, i] else 0
+            cell = cells[j, i] if visible[j, i] else 0
             if i == side // 2 and j == side - 1:
                 cell = state.hand[n] if state.hand[n] else EMPTY
             image[i, j, 0], image[i, j, 1], image[i, j, 2] = object_of(cell), colour_of(cell), door_state(cell)

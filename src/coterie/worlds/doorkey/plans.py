@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from coterie.core.types import Array, Tree
+from coterie.nn.launch import kernel
 from coterie.worlds.doorkey.layouts import COLORED, RoomState
-from coterie.worlds.doorkey.skills import FACT_SIZES, Facts, read_facts
+from coterie.worlds.doorkey.skills import FACT_SIZES, Facts, planned_skill, read_facts
 from coterie.worlds.doorkey.text import Scene, SkillText, describe_facts
 from coterie.worlds.doorkey.world import DoorKey
 
@@ -34,14 +34,14 @@ class DoorKeyPlans:
         return self.text.samples()
 
 
-@njit(cache=True)
-def write_best_skills(state: RoomState, task: int, table: Array, skills: Array, out: Array) -> None:
-    """Write the place of the planned skill among `skills` into `out` [N]."""
-    facts = np.zeros(6, np.int64)
-    for n in range(len(out)):
-        read_facts(state, n, task == COLORED, facts)
-        planned = table[facts[0], facts[1], facts[2], facts[3], facts[4], facts[5]]
-        out[n] = -1
-        for i in range(len(skills)):
-            if skills[i] == planned:
-                out[n] = i
+@kernel
+def write_best_skills(
+    n: int, state: RoomState, task: int, table: Array, skills: Array, facts: Array, out: Array
+) -> None:
+    """Write the place of the planned skill among `skills` into `out` [N]; `facts` [N, 6] is scratch."""
+    read_facts(state, n, task == COLORED, facts[n])
+    planned = planned_skill(table, facts[n])
+    out[n] = -1
+    for i in range(len(skills)):
+        if skills[i] == planned:
+            out[n] = i

@@ -24,9 +24,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
+from coterie.core.jit import device_function
 from coterie.core.types import Array
+from coterie.nn.launch import kernel
 from coterie.worlds.doorkey.kernels import DONE, DROP, FORWARD, LEFT, PICK_UP, RIGHT, TOGGLE, can_toggle
 from coterie.worlds.doorkey.layouts import (
     CLOSED,
@@ -140,12 +141,13 @@ def plan_table(task: int) -> Array:
     return table
 
 
-@njit(cache=True)
+@device_function
 def read_facts(state: RoomState, n: int, two_colours: bool, facts: Array) -> None:
     """Write the facts [6] of copy n."""
     cells, seen, agent = state.cells[n], state.seen[n], state.agent[n]
     door = known_door(state, n)
-    facts[:] = 0
+    for i in range(len(facts)):
+        facts[i] = 0
     facts[4] = door_state(door) if door else LOCKED
     if state.hand[n]:
         fits = match(state.hand[n], door)
@@ -165,7 +167,7 @@ def read_facts(state: RoomState, n: int, two_colours: bool, facts: Array) -> Non
 THERE = 7  # in place of an action: the search begins at a state in which the skill has arrived
 
 
-@njit(cache=True)
+@device_function
 def _drop_spot(cells: Array, seen: Array, row: int, column: int) -> bool:
     """Whether a key may lie there: known free floor that is not next to a known door."""
     if cells[row, column] != EMPTY or not seen[row, column]:
@@ -177,7 +179,7 @@ def _drop_spot(cells: Array, seen: Array, row: int, column: int) -> bool:
     return True
 
 
-@njit(cache=True)
+@device_function
 def _discovers(cells: Array, seen: Array, at: int, area: int) -> bool:
     """Whether the agent at a (cell, direction) would see an unknown cell of the area in front or beside it."""
     size = len(cells)
@@ -190,13 +192,14 @@ def _discovers(cells: Array, seen: Array, at: int, area: int) -> bool:
     return False
 
 
-@njit(cache=True)
+@device_function
 def _arrivals(state: RoomState, n: int, at: int, door: int, area: int, hits: Array) -> None:
     """Write which skills [NUM_SKILLS] bool have arrived at a (cell, direction) `at`."""
     cells, seen = state.cells[n], state.seen[n]
     size = len(cells)
     row, column, direction = at // 4 // size, at // 4 % size, at % 4
-    hits[:] = False
+    for skill in range(NUM_SKILLS):
+        hits[skill] = False
     hits[EXPLORE] = _discovers(cells, seen, at, area)
     r, c = row + ROWS[direction], column + COLUMNS[direction]
     if not (0 <= r < size and 0 <= c < size) or not seen[r, c]:
@@ -210,7 +213,7 @@ def _arrivals(state: RoomState, n: int, at: int, door: int, area: int, hits: Arr
     hits[DROP_KEY] = _drop_spot(cells, seen, r, c)
 
 
-@njit(cache=True)
+@device_function
 def _expand(cells: Array, seen: Array, at: int, area: int, queue: Array, tail: int, first: Array) -> int:
     """Append the new neighbours of a (cell, direction) to the queue; return its new end."""
     size = len(cells)
@@ -229,18 +232,20 @@ def _expand(cells: Array, seen: Array, at: int, area: int, queue: Array, tail: i
     return tail
 
 
-@njit(cache=True)
-def _search(state: RoomState, n: int, area: int, wanted: Array, queue: Array, first: Array, found: Array) -> None:
-    """Write each wanted skill's first action on a shortest way into `found` [NUM_SKILLS]; −1 where there is none."""
+@device_function
+def _search(state: RoomState, n: int, area: int, scratch: SkillScratch) -> None:
+    """Write each wanted skill's first action on a shortest way into `chosen`; −1 where there is none."""
+    wanted, hits, found = scratch.wanted[n], scratch.hits[n], scratch.chosen[n]
+    queue, first = scratch.queue[n], scratch.first[n]
     cells, seen = state.cells[n], state.seen[n]
     size = len(cells)
     door = known_door(state, n)
-    hits = np.zeros(NUM_SKILLS, np.bool_)
     open_ends = 0
     for skill in range(NUM_SKILLS):
         found[skill] = -1
         open_ends += wanted[skill]
-    first[:] = -1
+    for at in range(len(first)):
+        first[at] = -1
     start = (state.agent[n, 0] * size + state.agent[n, 1]) * 4 + state.agent[n, 2]
     queue[0], first[start] = start, THERE
     head, tail = 0, 1
@@ -255,11 +260,12 @@ def _search(state: RoomState, n: int, area: int, wanted: Array, queue: Array, fi
         tail = _expand(cells, seen, at, area, queue, tail, first)
 
 
-@njit(cache=True)
+@device_function
 def _explore_area(state: RoomState, n: int, area: int, queue: Array, first: Array) -> int:
     """The first action towards a view of an unknown cell of an area; −1 where there is no way."""
     cells, seen = state.cells[n], state.seen[n]
-    first[:] = -1
+    for at in range(len(first)):
+        first[at] = -1
     start = (state.agent[n, 0] * len(cells) + state.agent[n, 1]) * 4 + state.agent[n, 2]
     queue[0], first[start] = start, THERE
     head, tail = 0, 1
@@ -272,10 +278,11 @@ def _explore_area(state: RoomState, n: int, area: int, queue: Array, first: Arra
     return -1
 
 
-@njit(cache=True)
+@device_function
 def _want(facts: Array, hand: int, two_colours: bool, wanted: Array) -> None:
     """Write which skills [NUM_SKILLS] need the search: those whose object is known."""
-    wanted[:] = False
+    for skill in range(NUM_SKILLS):
+        wanted[skill] = False
     wanted[EXPLORE] = True
     key_known = facts[1] > 0 or facts[2] > 0
     wanted[GO_TO_ANY_KEY] = key_known
@@ -288,30 +295,41 @@ def _want(facts: Array, hand: int, two_colours: bool, wanted: Array) -> None:
 class SkillScratch(NamedTuple):
     """Arrays that the kernels overwrite."""
 
-    wanted: Array  # [NUM_SKILLS] bool
-    queue: Array  # [S · S · 4] int32
-    first: Array  # [S · S · 4] int8
+    facts: Array  # [N, 6] int64
+    wanted: Array  # [N, NUM_SKILLS] bool
+    hits: Array  # [N, NUM_SKILLS] bool
+    chosen: Array  # [N, NUM_SKILLS] int64
+    queue: Array  # [N, S · S · 4] int32
+    first: Array  # [N, S · S · 4] int8
 
 
-def make_skill_scratch(size: int) -> SkillScratch:
+def make_skill_scratch(size: int, num_envs: int) -> SkillScratch:
     """Scratch arrays for a grid of one size."""
     states = 4 * size**2
-    return SkillScratch(np.zeros(NUM_SKILLS, np.bool_), np.zeros(states, np.int32), np.zeros(states, np.int8))
+    return SkillScratch(
+        facts=np.zeros((num_envs, 6), np.int64),
+        wanted=np.zeros((num_envs, NUM_SKILLS), np.bool_),
+        hits=np.zeros((num_envs, NUM_SKILLS), np.bool_),
+        chosen=np.zeros((num_envs, NUM_SKILLS), np.int64),
+        queue=np.zeros((num_envs, states), np.int32),
+        first=np.zeros((num_envs, states), np.int8),
+    )
 
 
-@njit(cache=True)
-def _choose(state: RoomState, n: int, task: int, facts: Array, scratch: SkillScratch, chosen: Array) -> None:
-    """Write each skill's action in copy n into `chosen` [NUM_SKILLS]; −1 where it has ended or cannot begin."""
+@device_function
+def _choose(state: RoomState, n: int, task: int, scratch: SkillScratch) -> None:
+    """Write each skill's action in copy n into `chosen`; −1 where it has ended or cannot begin."""
     two_colours = task == COLORED
-    read_facts(state, n, two_colours, facts)
+    chosen, wanted = scratch.chosen[n], scratch.wanted[n]
+    read_facts(state, n, two_colours, scratch.facts[n])
     hand = state.hand[n]
-    _want(facts, hand, two_colours, scratch.wanted)
+    _want(scratch.facts[n], hand, two_colours, wanted)
     if not two_colours:
-        scratch.wanted[GO_TO_KEY] = False  # there `go to key` is `go to any key`
+        wanted[GO_TO_KEY] = False  # there `go to key` is `go to any key`
     area = sought_area(state, task, n)
-    _search(state, n, INSIDE if area == INSIDE else ANYWHERE, scratch.wanted, scratch.queue, scratch.first, chosen)
+    _search(state, n, INSIDE if area == INSIDE else ANYWHERE, scratch)
     if area >= MIDDLE:
-        there = _explore_area(state, n, area, scratch.queue, scratch.first)
+        there = _explore_area(state, n, area, scratch.queue[n], scratch.first[n])
         chosen[EXPLORE] = there if there >= 0 else chosen[EXPLORE]
     if not two_colours:
         chosen[GO_TO_KEY] = chosen[GO_TO_ANY_KEY]
@@ -331,30 +349,30 @@ def _choose(state: RoomState, n: int, task: int, facts: Array, scratch: SkillScr
     chosen[WAIT] = DONE
 
 
-@njit(cache=True)
-def skill_probabilities(state: RoomState, task: int, skills: Array, scratch: SkillScratch, out: Array) -> None:
+@kernel
+def skill_probabilities(n: int, state: RoomState, task: int, skills: Array, scratch: SkillScratch, out: Array) -> None:
     """Write the skills' probabilities over actions into `out` [N, skills, actions]."""
-    facts, chosen = np.zeros(6, np.int64), np.zeros(NUM_SKILLS, np.int64)
-    out[:] = 0.0
-    for n in range(len(out)):
-        _choose(state, n, task, facts, scratch, chosen)
-        for i in range(len(skills)):
-            if chosen[skills[i]] >= 0:
-                out[n, i, chosen[skills[i]]] = 1.0
+    _choose(state, n, task, scratch)
+    for i in range(len(skills)):
+        for action in range(out.shape[2]):
+            out[n, i, action] = 1.0 if action == scratch.chosen[n, skills[i]] else 0.0
 
 
-@njit(cache=True)
-def expert_actions(state: RoomState, task: int, table: Array, scratch: SkillScratch, out: Array) -> None:
+@device_function
+def planned_skill(table: Array, facts: Array) -> int:
+    """The skill that the plan's `table` has for some facts [6]."""
+    return table[facts[0], facts[1], facts[2], facts[3], facts[4], facts[5]]
+
+
+@kernel
+def expert_actions(n: int, state: RoomState, task: int, table: Array, scratch: SkillScratch, out: Array) -> None:
     """Write the action of the planned skill into `out` [N].
 
     Where that has no way, another is tried: explore, or take away a key that lies in the way.
     """
-    facts, chosen = np.zeros(6, np.int64), np.zeros(NUM_SKILLS, np.int64)
-    for n in range(len(out)):
-        _choose(state, n, task, facts, scratch, chosen)
-        planned = table[facts[0], facts[1], facts[2], facts[3], facts[4], facts[5]]
-        out[n] = DONE
-        for skill in (planned, EXPLORE, GO_TO_ANY_KEY, PICK_UP_KEY):
-            if chosen[skill] >= 0:
-                out[n] = chosen[skill]
-                break
+    _choose(state, n, task, scratch)
+    out[n] = DONE
+    for skill in (planned_skill(table, scratch.facts[n]), EXPLORE, GO_TO_ANY_KEY, PICK_UP_KEY):
+        if scratch.chosen[n, skill] >= 0:
+            out[n] = scratch.chosen[n, skill]
+            break

@@ -8,6 +8,7 @@ agent sees and remembers in `observations.py`, skills and the scripted expert in
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -21,6 +22,7 @@ from coterie.core.text import TextCodec
 from coterie.core.types import AgentStep, AgentType, Array, Box, Discrete, State, TimeStep
 from coterie.core.validation import at_least, fits_in_memory, one_of, whole
 from coterie.core.world import Sign, World, rebuild
+from coterie.worlds.actions import first_outside
 from coterie.worlds.doorkey import kernels, layouts, observations, render, skills
 
 if TYPE_CHECKING:
@@ -129,7 +131,7 @@ class DoorKey(World):
         self.layout = observations.make_layout(self.rules, settings.observe, settings.map_size)
         fits_in_memory(
             f"size={settings.side} with observations of {self.layout.width} numbers in {num_envs} environments",
-            num_envs * (6.0 * settings.side**2 + 8.0 * self.layout.width),
+            num_envs * (11.0 * settings.side**2 + 8.0 * self.layout.width),
             "lower world.size, world.view_size, world.map_size or train.num_envs",
         )
         space = Box((self.layout.width,), -1.0, 1.0)
@@ -138,8 +140,7 @@ class DoorKey(World):
         }
         self.state = _empty_state(settings.side, num_envs)
         self._final = _empty_state(settings.side, num_envs)  # the end of each copy's latest episode
-        self._scratch = observations.make_scratch(self.rules)
-        self._skill_scratch = skills.make_skill_scratch(settings.side)
+        self._scratch = observations.make_scratch(self.rules, num_envs)
         self._skills = np.array(skills.skills_of(self.rules.task))
         self._plan = skills.plan_table(self.rules.task)
         rows, flags = np.zeros((2, num_envs, self.layout.width), np.float32), np.zeros((4, num_envs), np.bool_)
@@ -158,7 +159,7 @@ class DoorKey(World):
     def reset(self, seed: int) -> TimeStep:
         """Reset every copy; copy i depends on (seed, i) only."""
         seed_copies(self.state.random, seed, "doorkey")
-        kernels.start_all(self.state, self.rules)
+        layouts.start_episode.over(self.num_envs, self.state, self.rules)
         return self._observe_only()
 
     def step(self, actions: Mapping[str, Array]) -> TimeStep:
@@ -167,11 +168,13 @@ class DoorKey(World):
         if given.shape != (self.num_envs, 1) or given.dtype.kind not in "iu":
             raise ValueError(f"actions must be integers of shape {(self.num_envs, 1)}, got {given.dtype} {given.shape}")
         chosen = np.ascontiguousarray(given[:, 0], dtype=np.int64)
-        illegal = kernels.step_all(self.state, self._final, self.rules, self.layout, chosen, self._scratch, self._out)
+        illegal = first_outside(chosen, 0, kernels.NUM_ACTIONS - 1)
         if illegal >= 0:
             raise ValueError(
                 f"copy {illegal}: an action must be 0 to {kernels.NUM_ACTIONS - 1}, got {given[illegal, 0]}"
             )
+        rules = self.rules, self.layout
+        kernels.step.over(self.num_envs, self.state, self._final, *rules, chosen, self._scratch, self._out)
         return self._timestep
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -218,8 +221,13 @@ class DoorKey(World):
         out = self._out
         for array in (out.reward, out.terminated, out.truncated, out.ended, out.success):
             array[...] = 0
-        observations.observe_all(self.state, self.rules, self.layout, self._scratch, out.observation)
+        rules = self.rules, self.layout
+        observations.observe.over(self.num_envs, self.state, *rules, self._scratch, out.observation)
         return self._timestep
+
+    @functools.cached_property
+    def _skill_scratch(self) -> skills.SkillScratch:
+        return skills.make_skill_scratch(self.settings.side, self.num_envs)
 
     def skills(self, agent_type: str) -> tuple[str, ...]:
         """The names of the task's skills."""
@@ -228,13 +236,15 @@ class DoorKey(World):
     def skill_actions(self, agent_type: str) -> Array:
         """Each skill's probabilities over the actions, `[N, 1, skills, 7]` float32; see `skills.py`."""
         out = np.empty((self.num_envs, len(self._skills), kernels.NUM_ACTIONS), np.float32)
-        skills.skill_probabilities(self.state, self.rules.task, self._skills, self._skill_scratch, out)
+        scratch = self._skill_scratch
+        skills.skill_probabilities.over(self.num_envs, self.state, self.rules.task, self._skills, scratch, out)
         return out[:, None]
 
     def expert(self, agent_type: str, random: np.random.Generator) -> Array:
         """The action of the skill that the facts ask for, `[N, 1]`; deterministic."""
         out = np.empty(self.num_envs, np.int64)
-        skills.expert_actions(self.state, self.rules.task, self._plan, self._skill_scratch, out)
+        scratch = self._skill_scratch
+        skills.expert_actions.over(self.num_envs, self.state, self.rules.task, self._plan, scratch, out)
         return out[:, None]
 
     def best_skills(self, agent_type: str) -> Array:
@@ -242,7 +252,8 @@ class DoorKey(World):
         from coterie.worlds.doorkey.plans import write_best_skills
 
         out = np.empty(self.num_envs, np.int64)
-        write_best_skills(self.state, self.rules.task, self._plan, self._skills, out)
+        tables, facts = (self._plan, self._skills), self._skill_scratch.facts
+        write_best_skills.over(self.num_envs, self.state, self.rules.task, *tables, facts, out)
         return out[:, None]
 
     def plan_codec(self, agent_type: str) -> PlanCodec:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
+from coterie.core.jit import jit
 from coterie.core.types import Array
 from coterie.worlds.gridworld.instructions import InstructionRules, InstructionState, violates_order
 from coterie.worlds.gridworld.kernels import (
@@ -24,7 +24,7 @@ from coterie.worlds.gridworld.kernels import (
 FAR = 1 << 30  # the distance of unreachable cells
 
 
-@njit(cache=True)
+@jit
 def _step_towards(distance: Array, row: int, column: int) -> int:
     """The first move that reduces `distance` [size, size]."""
     size = len(distance)
@@ -36,7 +36,7 @@ def _step_towards(distance: Array, row: int, column: int) -> int:
     return STAY
 
 
-@njit(cache=True)
+@jit
 def _assign(to_target: Array, present: Array, goals: Array) -> None:
     """Greedily pair the closest agent and target, each target once; other agents keep goal −1."""
     agents, targets = to_target.shape
@@ -53,7 +53,7 @@ def _assign(to_target: Array, present: Array, goals: Array) -> None:
         free[goal] = False
 
 
-@njit(cache=True)
+@jit
 def _claim(to_target: Array, present: Array, goals: Array) -> None:
     """Send each agent to its nearest target to which no rival is strictly closer; without one it keeps goal −1."""
     agents, targets = to_target.shape
@@ -65,7 +65,7 @@ def _claim(to_target: Array, present: Array, goals: Array) -> None:
                 goals[a] = k
 
 
-@njit(cache=True)
+@jit
 def _choose_goals(mode: int, to_target: Array, present: Array, goals: Array) -> None:
     """Write the target that each agent walks to; −1 when none is left."""
     goals[:] = -1
@@ -82,7 +82,7 @@ def _choose_goals(mode: int, to_target: Array, present: Array, goals: Array) -> 
                     goals[a] = k
 
 
-@njit(cache=True)
+@jit
 def collectable_targets(
     grid: GridState,
     instruction: InstructionState,
@@ -102,7 +102,7 @@ def collectable_targets(
             blocked[grid.targets[n, k, 0], grid.targets[n, k, 1]] = True
 
 
-@njit(cache=True)
+@jit
 def target_distances(grid: GridState, n: int, k: int, blocked: Array, distance: Array, queue: Array) -> None:
     """Write walking distances to target k around `blocked` cells, or around walls only if no agent could reach it."""
     row, column = grid.targets[n, k, 0], grid.targets[n, k, 1]
@@ -113,7 +113,7 @@ def target_distances(grid: GridState, n: int, k: int, blocked: Array, distance: 
     flood_fill(grid.walls[n], row, column, distance, queue)
 
 
-@njit(cache=True)
+@jit
 def _plan(
     grid: GridState,
     instruction: InstructionState,
@@ -137,7 +137,7 @@ def _plan(
     _choose_goals(rules.mode, to_target, allowed, goals)
 
 
-@njit(cache=True)
+@jit
 def expert_moves(
     grid: GridState, instruction: InstructionState, instruction_rules: InstructionRules, rules: Rules, moves: Array
 ) -> None:
@@ -154,7 +154,7 @@ def expert_moves(
             moves[n, a] = STAY if goals[a] < 0 else _step_towards(distance[goals[a]], me[0], me[1])
 
 
-@njit(cache=True)
+@jit
 def expert_goals(
     grid: GridState, instruction: InstructionState, instruction_rules: InstructionRules, rules: Rules, goals: Array
 ) -> None:
@@ -164,7 +164,7 @@ def expert_goals(
         _plan(grid, instruction, instruction_rules, rules, n, distance, goals[n])
 
 
-@njit(cache=True)
+@jit
 def walks(grid: GridState, rules: Rules, moves: Array) -> None:
     """Write the probabilities of the moves on shortest ways to each target, `moves` [N, A, K, 5].
 
@@ -197,7 +197,7 @@ def walks(grid: GridState, rules: Rules, moves: Array) -> None:
                     moves[n, a, k, STAY] = 1
 
 
-@njit(cache=True)
+@jit
 def _pairwise_distances(grid: GridState, rules: Rules, to_target: Array, between: Array) -> None:
     """Write walking distances: agent to target in `to_target` [N, A, K], among targets in `between` [N, K, K]."""
     distance = np.empty((rules.size, rules.size), np.int32)
@@ -212,7 +212,7 @@ def _pairwise_distances(grid: GridState, rules: Rules, to_target: Array, between
                 between[n, j, k] = distance[grid.targets[n, j, 0], grid.targets[n, j, 1]]
 
 
-@njit(cache=True)
+@jit
 def _tours(to_target: Array, between: Array, tour: Array) -> None:
     """Write the shortest walk of one agent through every set of targets, `tour` [2^K] (Held and Karp 1962)."""
     targets = len(to_target)
@@ -231,7 +231,7 @@ def _tours(to_target: Array, between: Array, tour: Array) -> None:
         tour[chosen] = path[chosen].min()
 
 
-@njit(cache=True)
+@jit
 def _shortest_plan(to_target: Array, between: Array, limit: int, length: Array, collected: Array) -> None:
     """Write the fewest steps in which a team can collect all targets, for every copy.
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from numba import njit
 
+from coterie.core.jit import device_function
 from coterie.core.splitmix import uniform
 from coterie.core.types import Array
+from coterie.nn.launch import kernel
 
 if TYPE_CHECKING:
     from coterie.worlds.gridworld.kernels import GridState, Rules, StepOutput
@@ -37,7 +38,7 @@ class InstructionRules(NamedTuple):
     colour_slot: tuple[int, int]  # of the targets' one-hot colours: first index (−1: absent) and stride per target
 
 
-@njit(cache=True)
+@device_function
 def violates_order(instruction: InstructionState, rules: InstructionRules, present: Array, n: int, k: int) -> bool:
     """Whether collecting target k before the others that are `present` [K] breaks the instruction of copy n."""
     targets = len(present)
@@ -45,26 +46,22 @@ def violates_order(instruction: InstructionState, rules: InstructionRules, prese
     colour = meaning % targets
     if meaning // targets == FIRST:
         return k != colour and present[colour]
-    return k == colour and present.sum() > 1
+    left = 0
+    for other in range(targets):
+        left += present[other]
+    return k == colour and left > 1
 
 
-@njit(cache=True)
-def draw_instruction(grid: GridState, instruction: InstructionState, rules: InstructionRules, n: int) -> None:
-    """Draw the instruction of copy n: a uniform meaning, then a uniform phrasing."""
+@kernel
+def draw_instruction(n: int, grid: GridState, instruction: InstructionState, rules: InstructionRules) -> None:
+    """Draw an instruction: a uniform meaning, then a uniform phrasing."""
     meaning = int(uniform(grid.random, n) * 2 * grid.targets.shape[1])  # FIRST or LAST, for every colour
     phrasing = rules.first_phrasing + int(uniform(grid.random, n) * rules.num_phrasings)
     instruction.sentence[n] = meaning * rules.phrasings + phrasing
     instruction.broken[n] = False
 
 
-@njit(cache=True)
-def draw_instructions(grid: GridState, instruction: InstructionState, rules: InstructionRules) -> None:
-    """Draw an instruction for every copy."""
-    for n in range(len(grid.time)):
-        draw_instruction(grid, instruction, rules, n)
-
-
-@njit(cache=True)
+@device_function
 def reward_in_order(
     grid: GridState,
     instruction: InstructionState,
@@ -89,26 +86,24 @@ def reward_in_order(
     out.success[n] = out.success[n] and not instruction.broken[n]
     if out.success[n]:
         reward += np.float32(rules.done_reward)
-    out.reward[n] = reward
+    for a in range(out.reward.shape[1]):
+        out.reward[n, a] = reward
 
 
-@njit(cache=True)
-def observe_instruction(instruction: InstructionState, rules: InstructionRules, n: int, out: Array) -> None:
-    """Write the one-hot sentence of copy n, and the targets' colours where the order of entries does not imply them."""
+@kernel
+def observe_instructions(n: int, instruction: InstructionState, rules: InstructionRules, out: Array) -> None:
+    """Write the one-hot sentence, and the targets' colours where the order of entries does not imply them.
+
+    `out` [N, A, D] are the observations.
+    """
     start, count = rules.sentence_slot
     colours, stride = rules.colour_slot
     for a in range(out.shape[1]):
-        out[n, a, start : start + count] = 0.0
+        for i in range(count):
+            out[n, a, start + i] = 0.0
         out[n, a, start + instruction.sentence[n]] = 1.0
         if colours >= 0:
             targets = count // rules.phrasings // 2
-            out[n, a, colours : colours + targets * stride] = 0.0
             for k in range(targets):
-                out[n, a, colours + k * stride + k] = 1.0
-
-
-@njit(cache=True)
-def observe_instructions(instruction: InstructionState, rules: InstructionRules, out: Array) -> None:
-    """Write every copy's instruction into its slots of `out` [N, A, D]."""
-    for n in range(len(instruction.sentence)):
-        observe_instruction(instruction, rules, n, out)
+                for j in range(stride):
+                    out[n, a, colours + k * stride + j] = 1.0 if j == k else 0.0

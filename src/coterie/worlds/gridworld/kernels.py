@@ -1,8 +1,6 @@
 """Compiled kernels of the grid world: starting episodes and stepping.
 
-Every kernel runs over all N copies. A copy draws only from its own random state, so its episodes do not depend on N.
-Numba's cache of the step functions does not notice edits of the functions that they call from `observations.py`,
-`instructions.py` and `random.py`: remove `__pycache__` after such an edit.
+A copy draws only from its own random state, so its episodes do not depend on the number of copies.
 """
 
 from __future__ import annotations
@@ -10,18 +8,19 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
+from coterie.core.jit import device_function
 from coterie.core.splitmix import uniform
 from coterie.core.types import Array
+from coterie.nn.launch import kernel
 from coterie.worlds.gridworld.instructions import (
     InstructionRules,
     InstructionState,
     draw_instruction,
-    observe_instruction,
+    observe_instructions,
     reward_in_order,
 )
-from coterie.worlds.gridworld.observations import Layout, observe_copy
+from coterie.worlds.gridworld.observations import Layout, observe
 
 COOPERATIVE, COMPETITIVE, MEET, RACE = range(4)
 STAY = 4
@@ -69,14 +68,24 @@ class StepOutput(NamedTuple):
     success: Array  # [N] bool
 
 
+class Scratch(NamedTuple):
+    """Arrays that the kernels overwrite."""
+
+    queue: Array  # [N, size²] int32: cells
+    order: Array  # [N, size²] int32: cells; without obstacles [N, 0]
+    distance: Array  # [N, size, size] int32; without obstacles [N, 0, 0]
+
+
 # Starting episodes -------------------------------------------------------------------------------------------
 
 
-@njit(cache=True)
+@device_function
 def flood_fill(walls: Array, row: int, column: int, distance: Array, queue: Array) -> int:
     """Write walking distances from one cell, −1 where unreachable; return the number of cells reached."""
     size = len(walls)
-    distance[:] = -1
+    for r in range(size):
+        for c in range(size):
+            distance[r, c] = -1
     distance[row, column] = 0
     queue[0] = row * size + column
     head, tail = 0, 1
@@ -92,7 +101,7 @@ def flood_fill(walls: Array, row: int, column: int, distance: Array, queue: Arra
     return tail
 
 
-@njit(cache=True)
+@device_function
 def _connected(walls: Array, free: int, distance: Array, queue: Array) -> bool:
     """Whether all `free` open cells can be reached from each other."""
     size = len(walls)
@@ -102,80 +111,63 @@ def _connected(walls: Array, free: int, distance: Array, queue: Array) -> bool:
     return False
 
 
-@njit(cache=True)
-def _build_walls(grid: GridState, n: int, obstacles: int, distance: Array, queue: Array) -> None:
+@device_function
+def _build_walls(grid: GridState, n: int, obstacles: int, scratch: Scratch) -> None:
     """Place obstacles in random order; skip those that would disconnect the open cells."""
-    walls = grid.walls[n]
+    walls, order = grid.walls[n], scratch.order[n]
     size = len(walls)
     area = size * size
-    order = np.arange(area)
+    for cell in range(area):
+        order[cell] = cell
+        walls[cell // size, cell % size] = False
     for i in range(area - 1, 0, -1):
         j = int(uniform(grid.random, n) * (i + 1))
         order[i], order[j] = order[j], order[i]
-    walls[:] = False
     built = 0
     while built < obstacles:  # terminates: a connected graph always has a vertex whose removal leaves it connected
-        for cell in order:
-            row, column = cell // size, cell % size
+        for i in range(area):
+            row, column = order[i] // size, order[i] % size
             if built == obstacles or walls[row, column]:
                 continue
             walls[row, column] = True
-            if _connected(walls, area - built - 1, distance, queue):
+            if _connected(walls, area - built - 1, scratch.distance[n], scratch.queue[n]):
                 built += 1
             else:
                 walls[row, column] = False
 
 
-@njit(cache=True)
-def start_episode(grid: GridState, rules: Rules, n: int, distance: Array, queue: Array) -> None:
-    """Start a new episode in copy n: place obstacles, then agents and targets on distinct open cells."""
-    size, agents = rules.size, grid.agents.shape[1]
+@kernel
+def start_episode(n: int, grid: GridState, rules: Rules, scratch: Scratch) -> None:
+    """Start a new episode: place obstacles, then agents and targets on distinct open cells."""
+    size, agents, targets = rules.size, grid.agents.shape[1], grid.targets.shape[1]
     if rules.obstacles > 0:
-        _build_walls(grid, n, rules.obstacles, distance, queue)
-    free = 0
+        _build_walls(grid, n, rules.obstacles, scratch)
+    queue, free = scratch.queue, 0
     for row in range(size):
         for column in range(size):
             if not grid.walls[n, row, column]:
-                queue[free] = row * size + column
+                queue[n, free] = row * size + column
                 free += 1
-    for i in range(agents + grid.targets.shape[1]):  # the first draws of a Fisher–Yates shuffle
+    for i in range(agents + targets):  # the first draws of a Fisher–Yates shuffle
         j = i + int(uniform(grid.random, n) * (free - i))
-        queue[i], queue[j] = queue[j], queue[i]
-        cell = grid.agents[n, i] if i < agents else grid.targets[n, i - agents]
-        cell[0], cell[1] = queue[i] // size, queue[i] % size
+        queue[n, i], queue[n, j] = queue[n, j], queue[n, i]
+        row, column = queue[n, i] // size, queue[n, i] % size
+        if i < agents:
+            grid.agents[n, i, 0], grid.agents[n, i, 1] = row, column
+        else:
+            grid.targets[n, i - agents, 0], grid.targets[n, i - agents, 1] = row, column
     grid.time[n] = 0
-    grid.present[n] = True
-    grid.arrived[n] = False
-    grid.symbols[n] = -1
-
-
-@njit(cache=True)
-def start_all(grid: GridState, rules: Rules) -> None:
-    """Start a new episode in every copy."""
-    distance = np.empty((rules.size, rules.size), np.int32)
-    queue = np.empty(rules.size * rules.size, np.int32)
-    for n in range(len(grid.time)):
-        start_episode(grid, rules, n, distance, queue)
+    for k in range(targets):
+        grid.present[n, k] = True
+    for a in range(agents):
+        grid.arrived[n, a] = False
+        grid.symbols[n, a] = -1
 
 
 # Stepping -------------------------------------------------------------------------------------------
 
 
-@njit(cache=True)
-def first_illegal(actions: Array, messages: int) -> int:
-    """The flat index (copy · A + agent) of the first action out of range, −1 if there is none."""
-    num_envs, agents, _ = actions.shape
-    for n in range(num_envs):
-        for a in range(agents):
-            wrong = actions[n, a, 0] < 0 or actions[n, a, 0] > STAY
-            if messages > 0:
-                wrong = wrong or actions[n, a, 1] < 0 or actions[n, a, 1] >= messages
-            if wrong:
-                return n * agents + a
-    return -1
-
-
-@njit(cache=True)
+@device_function
 def _move_agents(grid: GridState, rules: Rules, actions: Array, n: int) -> None:
     """Move every agent by one cell; walls and the border block a move."""
     for a in range(grid.agents.shape[1]):
@@ -188,12 +180,12 @@ def _move_agents(grid: GridState, rules: Rules, actions: Array, n: int) -> None:
             grid.symbols[n, a] = actions[n, a, 1]
 
 
-@njit(cache=True)
+@device_function
 def _is_on(agents: Array, targets: Array, n: int, a: int, k: int) -> bool:
     return agents[n, a, 0] == targets[n, k, 0] and agents[n, a, 1] == targets[n, k, 1]
 
 
-@njit(cache=True)
+@device_function
 def _collect(grid: GridState, rules: Rules, reward: Array, n: int) -> bool:
     """Pay for the targets that agents stand on, each once; true when none is left."""
     agents, left = grid.agents.shape[1], 0
@@ -217,7 +209,7 @@ def _collect(grid: GridState, rules: Rules, reward: Array, n: int) -> bool:
     return left == 0
 
 
-@njit(cache=True)
+@device_function
 def _meet(grid: GridState, rules: Rules, reward: Array, n: int) -> bool:
     """Pay each agent's first arrival; true when all agents are on the target at the same time."""
     agents, here = grid.agents.shape[1], 0
@@ -230,7 +222,7 @@ def _meet(grid: GridState, rules: Rules, reward: Array, n: int) -> bool:
     return here == agents
 
 
-@njit(cache=True)
+@device_function
 def _race(grid: GridState, rules: Rules, reward: Array, n: int) -> bool:
     """Pay the agents on their own target and charge the others; true when there is a winner."""
     agents, winners = grid.agents.shape[1], 0
@@ -242,7 +234,7 @@ def _race(grid: GridState, rules: Rules, reward: Array, n: int) -> bool:
     return winners > 0
 
 
-@njit(cache=True)
+@device_function
 def _occupied(grid: GridState, n: int, row: int, column: int) -> bool:
     """Whether an agent or a remaining target is on a cell."""
     for a in range(grid.agents.shape[1]):
@@ -254,38 +246,51 @@ def _occupied(grid: GridState, n: int, row: int, column: int) -> bool:
     return False
 
 
-@njit(cache=True)
+@device_function
+def _can_move(grid: GridState, rules: Rules, n: int, k: int, move: int) -> bool:
+    """Whether the cell next to target k is free."""
+    row, column = grid.targets[n, k, 0] + MOVES[move, 0], grid.targets[n, k, 1] + MOVES[move, 1]
+    inside = 0 <= row < rules.size and 0 <= column < rules.size
+    return inside and not grid.walls[n, row, column] and not _occupied(grid, n, row, column)
+
+
+@device_function
 def _move_targets(grid: GridState, rules: Rules, n: int) -> None:
     """Move each remaining target, with the given probability, to a free neighbouring cell."""
-    options = np.empty(4, np.int64)
     for k in range(grid.targets.shape[1]):
         if not grid.present[n, k] or uniform(grid.random, n) >= rules.move_probability:
             continue
-        target, free = grid.targets[n, k], 0
+        free = 0
         for move in range(4):
-            row, column = target[0] + MOVES[move, 0], target[1] + MOVES[move, 1]
-            inside = 0 <= row < rules.size and 0 <= column < rules.size
-            if inside and not grid.walls[n, row, column] and not _occupied(grid, n, row, column):
-                options[free] = move
-                free += 1
-        if free > 0:
-            move = options[int(uniform(grid.random, n) * free)]
-            target[0] += MOVES[move, 0]
-            target[1] += MOVES[move, 1]
+            free += _can_move(grid, rules, n, k, move)
+        if free == 0:
+            continue
+        left = int(uniform(grid.random, n) * free)
+        for move in range(4):
+            if _can_move(grid, rules, n, k, move):
+                if left == 0:
+                    grid.targets[n, k, 0] += MOVES[move, 0]
+                    grid.targets[n, k, 1] += MOVES[move, 1]
+                    break
+                left -= 1
 
 
-@njit(cache=True)
-def store_final(grid: GridState, final: GridState, n: int) -> None:
+@device_function
+def _store_final(grid: GridState, final: GridState, n: int) -> None:
     """Store the last scene of an episode for rendering."""
     final.time[n] = grid.time[n]
-    final.agents[n] = grid.agents[n]
-    final.targets[n] = grid.targets[n]
-    final.present[n] = grid.present[n]
-    final.walls[n] = grid.walls[n]
+    for a in range(grid.agents.shape[1]):
+        final.agents[n, a, 0], final.agents[n, a, 1] = grid.agents[n, a, 0], grid.agents[n, a, 1]
+    for k in range(grid.targets.shape[1]):
+        final.targets[n, k, 0], final.targets[n, k, 1] = grid.targets[n, k, 0], grid.targets[n, k, 1]
+        final.present[n, k] = grid.present[n, k]
+    for row in range(grid.walls.shape[1]):
+        for column in range(grid.walls.shape[2]):
+            final.walls[n, row, column] = grid.walls[n, row, column]
 
 
-@njit(cache=True)
-def step_copy(grid: GridState, rules: Rules, actions: Array, out: StepOutput, n: int) -> None:
+@device_function
+def _step_copy(grid: GridState, rules: Rules, actions: Array, out: StepOutput, n: int) -> None:
     """Take one step in copy n, without resetting it."""
     agents = grid.agents.shape[1]
     for a in range(agents):
@@ -310,54 +315,53 @@ def step_copy(grid: GridState, rules: Rules, actions: Array, out: StepOutput, n:
     out.ended[n] = done or late
 
 
-@njit(cache=True)
-def step(grid: GridState, final: GridState, rules: Rules, layout: Layout, actions: Array, out: StepOutput) -> int:
-    """Take one step in every copy and reset those that end.
+@kernel
+def step(
+    n: int,
+    grid: GridState,
+    final: GridState,
+    rules: Rules,
+    layout: Layout,
+    actions: Array,
+    scratch: Scratch,
+    out: StepOutput,
+) -> None:
+    """Take one step, and start the next episode where one ends."""
+    _step_copy(grid, rules, actions, out, n)
+    if out.ended[n]:
+        observe(n, grid, rules, layout, out.final_observation)
+        _store_final(grid, final, n)
+        start_episode(n, grid, rules, scratch)
+    observe(n, grid, rules, layout, out.observation)
 
-    Returns −1, or the flat index (copy · A + agent) of an action out of range; then nothing has changed.
-    """
-    illegal = first_illegal(actions, rules.messages)
-    if illegal >= 0:
-        return illegal
-    distance = np.empty((rules.size, rules.size), np.int32)
-    queue = np.empty(rules.size * rules.size, np.int32)
-    for n in range(len(grid.time)):
-        step_copy(grid, rules, actions, out, n)
-        if out.ended[n]:
-            observe_copy(grid, rules, layout, n, out.final_observation)
-            store_final(grid, final, n)
-            start_episode(grid, rules, n, distance, queue)
-        observe_copy(grid, rules, layout, n, out.observation)
-    return -1
 
-
-@njit(cache=True)
+@kernel
 def step_with_instructions(
+    n: int,
     now: tuple[GridState, InstructionState],
     final: tuple[GridState, InstructionState],
     instruction_rules: InstructionRules,
     rules: tuple[Rules, Layout],
     actions: Array,
+    scratch: tuple[Scratch, Array],
     out: StepOutput,
-) -> int:
-    """Do the same as `step`, and reward only what the instruction of each copy asks for."""
+) -> None:
+    """Do the same as `step`, and reward only what the instruction of each copy asks for.
+
+    The second array of scratch, `[N, K]` bool, has the targets that were present before.
+    """
     grid, instruction = now
-    illegal = first_illegal(actions, rules[0].messages)
-    if illegal >= 0:
-        return illegal
-    distance = np.empty((rules[0].size, rules[0].size), np.int32)
-    queue = np.empty(rules[0].size * rules[0].size, np.int32)
-    for n in range(len(grid.time)):
-        before = grid.present[n].copy()
-        step_copy(grid, rules[0], actions, out, n)
-        reward_in_order(grid, instruction, instruction_rules, rules[0], before, out, n)
-        if out.ended[n]:
-            observe_copy(grid, rules[0], rules[1], n, out.final_observation)
-            observe_instruction(instruction, instruction_rules, n, out.final_observation)
-            store_final(grid, final[0], n)
-            final[1].sentence[n], final[1].broken[n] = instruction.sentence[n], instruction.broken[n]
-            start_episode(grid, rules[0], n, distance, queue)
-            draw_instruction(grid, instruction, instruction_rules, n)
-        observe_copy(grid, rules[0], rules[1], n, out.observation)
-        observe_instruction(instruction, instruction_rules, n, out.observation)
-    return -1
+    before = scratch[1]
+    for k in range(grid.present.shape[1]):
+        before[n, k] = grid.present[n, k]
+    _step_copy(grid, rules[0], actions, out, n)
+    reward_in_order(grid, instruction, instruction_rules, rules[0], before[n], out, n)
+    if out.ended[n]:
+        observe(n, grid, rules[0], rules[1], out.final_observation)
+        observe_instructions(n, instruction, instruction_rules, out.final_observation)
+        _store_final(grid, final[0], n)
+        final[1].sentence[n], final[1].broken[n] = instruction.sentence[n], instruction.broken[n]
+        start_episode(n, grid, rules[0], scratch[0])
+        draw_instruction(n, grid, instruction, instruction_rules)
+    observe(n, grid, rules[0], rules[1], out.observation)
+    observe_instructions(n, instruction, instruction_rules, out.observation)

@@ -10,9 +10,10 @@ import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numba import njit
 
+from coterie.core.jit import device_function
 from coterie.core.types import Array, Box, Dict, Discrete
+from coterie.nn.launch import kernel
 from coterie.worlds.gridworld import phrasings
 from coterie.worlds.gridworld.instructions import InstructionRules
 
@@ -144,12 +145,12 @@ def _image(settings: GridworldSettings) -> ObservationSpec:
 # because every call passes all arrays of `GridState`.
 
 
-@njit(cache=True)
+@device_function
 def _hidden(sight: int, down: int, across: int) -> bool:
     return sight >= 0 and max(abs(down), abs(across)) > sight
 
 
-@njit(cache=True)
+@device_function
 def _observe_agents(grid: GridState, rules: Rules, layout: Layout, n: int, out: Array) -> None:
     """Write each agent's position, the positions of the agents in sight, and all symbols, also from out of sight."""
     agents, scaled = grid.agents, layout.scaled
@@ -173,7 +174,7 @@ def _observe_agents(grid: GridState, rules: Rules, layout: Layout, n: int, out: 
                     out[n, a, at + symbol] = 1.0 if symbol == grid.symbols[n, b] else 0.0
 
 
-@njit(cache=True)
+@device_function
 def _observe_targets(grid: GridState, rules: Rules, layout: Layout, n: int, out: Array) -> None:
     """Write positions and status of the targets that each agent may see."""
     targets, scaled = grid.targets, layout.scaled
@@ -195,7 +196,7 @@ def _observe_targets(grid: GridState, rules: Rules, layout: Layout, n: int, out:
                 out[n, a, status] = 0.0 if present else layout.gone
 
 
-@njit(cache=True)
+@device_function
 def _observe_walls(grid: GridState, layout: Layout, n: int, out: Array) -> None:
     """Write the patch of walls around each agent; cells beyond the border count as walls."""
     for a in range(grid.agents.shape[1]):
@@ -208,12 +209,13 @@ def _observe_walls(grid: GridState, layout: Layout, n: int, out: Array) -> None:
                 at += 1
 
 
-@njit(cache=True)
+@device_function
 def _observe_image(grid: GridState, rules: Rules, layout: Layout, n: int, a: int, out: Array) -> None:
     """Write agent a's planes: itself, others, targets, obstacles, and symbols at their senders' cells."""
     agents, targets, size = grid.agents, grid.targets, rules.size
     row, column, area = agents[n, a, 0], agents[n, a, 1], size * size
-    out[n, a] = 0.0
+    for i in range(out.shape[2]):
+        out[n, a, i] = 0.0
     out[n, a, row * size + column] = 1.0
     for b in range(agents.shape[1]):
         if b == a or _hidden(rules.sight, agents[n, b, 0] - row, agents[n, b, 1] - column):
@@ -234,9 +236,9 @@ def _observe_image(grid: GridState, rules: Rules, layout: Layout, n: int, a: int
                 out[n, a, 3 * area + r * size + c] = 1.0 if grid.walls[n, r, c] else 0.0
 
 
-@njit(cache=True)
-def observe_copy(grid: GridState, rules: Rules, layout: Layout, n: int, out: Array) -> None:
-    """Write the observations of all agents of copy n into `out[n]`."""
+@kernel
+def observe(n: int, grid: GridState, rules: Rules, layout: Layout, out: Array) -> None:
+    """Write the observations of all agents into `out` [N, A, D]."""
     if layout.image:
         for a in range(grid.agents.shape[1]):
             _observe_image(grid, rules, layout, n, a, out)
@@ -245,10 +247,3 @@ def observe_copy(grid: GridState, rules: Rules, layout: Layout, n: int, out: Arr
     _observe_targets(grid, rules, layout, n, out)
     if rules.obstacles > 0:
         _observe_walls(grid, layout, n, out)
-
-
-@njit(cache=True)
-def observe(grid: GridState, rules: Rules, layout: Layout, out: Array) -> None:
-    """Write the observations of all agents of all copies into `out` [N, A, D]."""
-    for n in range(len(grid.time)):
-        observe_copy(grid, rules, layout, n, out)

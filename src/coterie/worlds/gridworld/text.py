@@ -8,8 +8,8 @@ world do not block each other.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from coterie.core.jit import jit
 from coterie.core.types import Array, Box, Dict, ObservationSpace, Tree
 from coterie.worlds.gridworld.expert import FAR, collectable_targets, target_distances
 from coterie.worlds.gridworld.instructions import InstructionRules, InstructionState
@@ -164,7 +164,7 @@ def _blocked(walls: Array, row: int, column: int) -> list[str]:
     return [word for word, (r, c) in zip(MOVE_NAMES, MOVES[:STAY].tolist(), strict=False) if walls[row + r, column + c]]
 
 
-@njit(cache=True)
+@jit
 def _mark_optimal(
     grid: GridState,
     instruction: InstructionState,

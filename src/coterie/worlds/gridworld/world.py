@@ -21,6 +21,7 @@ from coterie.core.text import TextCodec
 from coterie.core.types import AgentStep, AgentType, Array, Box, Discrete, MultiDiscrete, State, TimeStep, Tree
 from coterie.core.validation import at_least, fits_in_memory, one_of, whole
 from coterie.core.world import Sign, World, rebuild
+from coterie.worlds.actions import first_outside
 from coterie.worlds.gridworld import expert, instructions, kernels, observations, phrasings, render
 from coterie.worlds.gridworld.phrasings import Instructions
 
@@ -164,6 +165,18 @@ def _no_instructions(num_envs: int) -> instructions.InstructionState:
     return instructions.InstructionState(sentence=np.full(num_envs, -1, np.int32), broken=np.zeros(num_envs, np.bool_))
 
 
+def _make_scratch(settings: GridworldSettings, num_envs: int) -> tuple[kernels.Scratch, Array]:
+    """Scratch arrays of a step, and those of the targets present before it."""
+    size = settings.grid_size
+    side = size if settings.num_obstacles else 0
+    scratch = kernels.Scratch(
+        queue=np.zeros((num_envs, size * size), np.int32),
+        order=np.zeros((num_envs, side * side), np.int32),
+        distance=np.zeros((num_envs, side, side), np.int32),
+    )
+    return scratch, np.zeros((num_envs, settings.targets), np.bool_)
+
+
 class Gridworld(World):
     """N copies of one grid world."""
 
@@ -177,7 +190,8 @@ class Gridworld(World):
         cells = settings.grid_size**2
         fits_in_memory(
             f"a grid of grid_size={settings.grid_size} in {num_envs} environments",
-            2 * num_envs * cells,  # the walls of the present and of the latest episode, one byte each
+            # the walls of the present and of the latest episode, one byte each; scratch of four bytes
+            (14 if settings.num_obstacles else 6) * num_envs * cells,
             "lower world.grid_size or train.num_envs",
         )
         spec = observations.observation_spec(settings)
@@ -209,6 +223,7 @@ class Gridworld(World):
         self._layout, self._instruction_rules = spec.layout, spec.instruction_rules
         self._out = self._empty_output(spec.width)
         self._timestep = self._view_as_time_step(spec)
+        self._scratch = _make_scratch(settings, num_envs)
         self._walks: Array | None = None  # what `skill_actions` writes to
 
     def _empty_output(self, width: int) -> kernels.StepOutput:
@@ -251,9 +266,10 @@ class Gridworld(World):
         for n in range(self.num_envs):
             sequence = np.random.SeedSequence(entropy(seed, "gridworld", n))
             self.grid.random[n] = sequence.generate_state(1, np.uint64)[0]
-        kernels.start_all(self.grid, self._rules)
+        kernels.start_episode.over(self.num_envs, self.grid, self._rules, self._scratch[0])
         if self.sentences:
-            instructions.draw_instructions(self.grid, self.instruction, self._instruction_rules)
+            drawn = self.grid, self.instruction, self._instruction_rules
+            instructions.draw_instruction.over(self.num_envs, *drawn)
         return self._observe_only()
 
     def step(self, actions: Mapping[str, Array]) -> TimeStep:
@@ -264,18 +280,24 @@ class Gridworld(World):
         if given.shape != expected or given.dtype.kind not in "iu":
             raise ValueError(f"actions must be integers of shape {expected}, got {given.dtype} {given.shape}")
         chosen = np.ascontiguousarray(given, dtype=np.int64).reshape(*expected[:2], -1)
-        if self.sentences:
-            now, rules = (self.grid, self.instruction), (self._rules, self._layout)
-            illegal = kernels.step_with_instructions(
-                now, self._final, self._instruction_rules, rules, chosen, self._out
-            )
+        if not self.settings.messages:
+            illegal = first_outside(chosen, 0, kernels.STAY)
         else:
-            illegal = kernels.step(self.grid, self._final[0], self._rules, self._layout, chosen, self._out)
+            moves, symbols = np.moveaxis(chosen, 2, 0)
+            wrong = first_outside(moves, 0, kernels.STAY), first_outside(symbols, 0, self.settings.messages - 1)
+            illegal = min((at for at in wrong if at >= 0), default=-1)
         if illegal >= 0:
             n, a = divmod(illegal, self.settings.num_agents)
             raise ValueError(
                 f"agent_{a} of copy {n} chose {given[n, a].tolist()}, outside {self.agent_types['agent'].action}"
             )
+        if self.sentences:
+            now = self.grid, self.instruction
+            arrays = self._instruction_rules, (self._rules, self._layout), chosen, self._scratch, self._out
+            kernels.step_with_instructions.over(self.num_envs, now, self._final, *arrays)
+        else:
+            rules, layout, scratch = self._rules, self._layout, self._scratch[0]
+            kernels.step.over(self.num_envs, self.grid, self._final[0], rules, layout, chosen, scratch, self._out)
         return self._timestep
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -302,9 +324,10 @@ class Gridworld(World):
         out = self._out
         for array in (out.reward, out.terminated, out.truncated, out.ended, out.success):
             array[...] = 0
-        observations.observe(self.grid, self._rules, self._layout, out.observation)
+        observations.observe.over(self.num_envs, self.grid, self._rules, self._layout, out.observation)
         if self.sentences:
-            instructions.observe_instructions(self.instruction, self._instruction_rules, out.observation)
+            rules = self._instruction_rules
+            instructions.observe_instructions.over(self.num_envs, self.instruction, rules, out.observation)
         return self._timestep
 
     def text_codec(self, agent_type: str) -> TextCodec:

@@ -20,6 +20,7 @@ from coterie.core.text import TextCodec
 from coterie.core.types import AgentStep, AgentType, Array, Box, Discrete, State, TimeStep
 from coterie.core.validation import at_least, fits_in_memory, whole, within
 from coterie.core.world import Sign, World, rebuild
+from coterie.worlds.actions import first_outside
 from coterie.worlds.assignments import goal_names
 from coterie.worlds.mpe import kernels, render
 
@@ -80,6 +81,10 @@ class _ParticleWorld(World):
         for name, agent_type in agent_types.items():
             first = 0 if name == "adversary" else rules.adversaries
             self._columns[name] = slice(first, first + len(agent_type.agents))
+        self._continuous = any(isinstance(agent_type.action, Box) for agent_type in agent_types.values())
+        self._action = (
+            np.zeros((num_envs, agents, 5), np.float32) if self._continuous else np.zeros((num_envs, agents), np.int64)
+        )
         width = max(
             agent_type.observation.shape[0]
             for agent_type in agent_types.values()
@@ -114,31 +119,34 @@ class _ParticleWorld(World):
     def reset(self, seed: int) -> TimeStep:
         """Reset every copy; copy i depends on (seed, i) only."""
         seed_copies(self.particles.random, seed, "mpe")
-        kernels.start_all(self.particles, self._rules)
+        kernels.start_episode.over(self.num_envs, self.particles, self._rules)
         return self._observe_only()
 
     def step(self, actions: Mapping[str, Array]) -> TimeStep:
         """Move all agents at the same time; an action out of range raises ValueError and changes nothing."""
-        for name, agent_type in self.agent_types.items():
-            self._write_forces(name, agent_type, np.asarray(actions[name]))
-        kernels.step(self.particles, self._final, self._rules, self._force, self._out)
+        for name in self.agent_types:
+            given = np.asarray(actions[name])
+            chosen = self._action[:, self._columns[name]]
+            if given.shape != chosen.shape or given.dtype.kind not in ("iuf" if self._continuous else "iu"):
+                what = "numbers" if self._continuous else "integers"
+                got = f"{given.dtype} {given.shape}"
+                raise ValueError(f"actions of '{name}' must be {what} of shape {chosen.shape}, got {got}")
+            chosen[:] = given
+        illegal = first_outside(self._action, 0, 1 if self._continuous else 4)
+        if illegal >= 0:
+            self._refuse(illegal, actions)
+        write = kernels.forces_from_continuous if self._continuous else kernels.forces_from_discrete
+        write.over(self.num_envs, self._action, self._rules.strength, self._force)
+        kernels.step.over(self.num_envs, self.particles, self._final, self._rules, self._force, self._out)
         return self._timestep
 
-    def _write_forces(self, name: str, agent_type: AgentType, given: Array) -> None:
-        """Write the forces of one agent type's actions."""
-        continuous = isinstance(agent_type.action, Box)
-        rows = (self.num_envs, len(agent_type.agents), *((5,) if continuous else ()))
-        if given.shape != rows or given.dtype.kind not in ("iuf" if continuous else "iu"):
-            what = "numbers" if continuous else "integers"
-            raise ValueError(f"actions of '{name}' must be {what} of shape {rows}, got {given.dtype} {given.shape}")
-        chosen = np.ascontiguousarray(given, dtype=np.float32 if continuous else np.int64)
-        write = kernels.forces_from_continuous if continuous else kernels.forces_from_discrete
-        illegal = write(chosen, self._rules.strength, self._columns[name].start, self._force)
-        if illegal >= 0:
-            n, a = divmod(illegal, len(agent_type.agents))
-            raise ValueError(
-                f"{agent_type.agents[a]} of copy {n} chose {given[n, a].tolist()}, outside {agent_type.action}"
-            )
+    def _refuse(self, illegal: int, actions: Mapping[str, Array]) -> None:
+        """Raise ValueError for the action at a flat index."""
+        n, a = (int(i) for i in np.unravel_index(illegal, self._action.shape)[:2])
+        name, columns = next((name, at) for name, at in self._columns.items() if at.start <= a < at.stop)
+        agent_type, a = self.agent_types[name], a - columns.start
+        chosen = np.asarray(actions[name])[n, a].tolist()
+        raise ValueError(f"{agent_type.agents[a]} of copy {n} chose {chosen}, outside {agent_type.action}")
 
     def __reduce__(self) -> tuple[Any, ...]:
         return rebuild, (type(self), (self.settings, self.num_envs), self.save())
@@ -161,7 +169,7 @@ class _ParticleWorld(World):
         out = self._out
         for array in (out.reward, out.truncated, out.ended, out.success):
             array[...] = 0
-        kernels.observe(self.particles, self._rules, out.observation)
+        kernels.observe.over(self.num_envs, self.particles, self._rules, out.observation)
         return self._timestep
 
     def _as_actions(self, name: str, desired: Array) -> Array:
@@ -231,7 +239,8 @@ class Spread(_ParticleWorld):
     def expert(self, agent_type: str, random: np.random.Generator) -> Array:
         """Go to the landmarks, assigned greedily by distance; deterministic."""
         desired = np.zeros_like(self._force)
-        kernels.cover(self.particles, self._rules, desired)
+        taken = np.zeros((self.num_envs, 2, self.settings.num_agents), np.bool_)
+        kernels.cover.over(self.num_envs, self.particles, self._rules, taken, desired)
         return self._as_actions(agent_type, desired)
 
     def skills(self, agent_type: str) -> tuple[str, ...]:
@@ -244,7 +253,7 @@ class Spread(_ParticleWorld):
         """The ways to every landmark, `[N, A, L, 5]`, one action each."""
         agents = self.settings.num_agents
         actions = np.zeros((self.num_envs, agents, agents, 5), np.float32)
-        kernels.ways(self.particles, self._rules, actions)
+        kernels.ways.over(self.num_envs, self.particles, self._rules, np.empty_like(self._force), actions)
         return actions
 
     def best_skills(self, agent_type: str) -> Array:
@@ -297,9 +306,10 @@ class Tag(_ParticleWorld):
         """Adversaries chase the nearest good agent, good agents flee from adversaries; deterministic."""
         desired = np.zeros_like(self._force)
         if agent_type == "adversary":
-            kernels.chase(self.particles, self._rules, desired)
+            kernels.chase.over(self.num_envs, self.particles, self._rules, desired)
         else:
-            kernels.flee(self.particles, self._rules, self.settings.continuous_actions, desired)
+            continuous = self.settings.continuous_actions
+            kernels.flee.over(self.num_envs, self.particles, self._rules, continuous, desired)
         return self._as_actions(agent_type, desired)
 
 

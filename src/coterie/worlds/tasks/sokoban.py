@@ -22,8 +22,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
-from numba import njit
 
+from coterie.core.jit import jit
 from coterie.core.types import Array
 from coterie.core.validation import at_least, one_of, whole, within
 from coterie.worlds.tasks.moves import MOVES, read_moves, spell
@@ -213,7 +213,7 @@ def _solver(state: SokobanState) -> Solver:
     return solver(state.size, state.walls, state.goals)
 
 
-@njit(cache=True)
+@jit
 def _pull_from(near: Array, goals: Array) -> Array:
     """Pushes to the end `[cells ** (boxes + 1)]` of every position, −1 without one.
 
@@ -270,7 +270,7 @@ def _pull_from(near: Array, goals: Array) -> Array:
     return pushes
 
 
-@njit(cache=True)
+@jit
 def _place(boxes: Array, player: int, cells: int) -> int:
     place = 0
     for box in boxes:

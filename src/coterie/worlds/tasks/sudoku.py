@@ -20,8 +20,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
-from numba import njit
 
+from coterie.core.jit import jit
 from coterie.core.types import Array
 from coterie.core.validation import at_least, one_of, whole
 from coterie.worlds.tasks.programs import find_program, output_of
@@ -173,7 +173,7 @@ def _plain_order(box: int) -> Array:
 # Search -----------------------------------------------------------------------------------------------
 
 
-@njit(cache=True)
+@jit
 def _search(grid: Array, box: int, limit: int, order: Array) -> tuple[int, Array]:
     """The number of solutions of a grid, up to a limit, and the first; `order` `[cells, digits]` is tried in turn."""
     side = box * box
@@ -217,7 +217,7 @@ def _search(grid: Array, box: int, limit: int, order: Array) -> tuple[int, Array
     return count, first
 
 
-@njit(cache=True)
+@jit
 def _toggle(used: Array, cell: int, bit: int, box: int) -> None:
     row, column = cell // (box * box), cell % (box * box)
     used[0, row] ^= bit
@@ -225,7 +225,7 @@ def _toggle(used: Array, cell: int, bit: int, box: int) -> None:
     used[2, row // box * box + column // box] ^= bit
 
 
-@njit(cache=True)
+@jit
 def _narrowest(used: Array, filled: Array, box: int) -> tuple[int, int]:
     """The blank cell with the fewest digits left, and these as bits; −1 without a blank."""
     side = box * box
@@ -244,7 +244,7 @@ def _narrowest(used: Array, filled: Array, box: int) -> tuple[int, int]:
     return best, digits
 
 
-@njit(cache=True)
+@jit
 def _dig(full: Array, box: int, blanks: int, cells: Array, order: Array) -> tuple[int, Array]:
     """Empty cells in the given order while the solution stays the only one; how many, and the clues that are left."""
     clues, removed = full.copy(), 0
