@@ -80,7 +80,7 @@ def test_the_actor_begins_without_the_momentum_of_the_warm_up(compiled):
     assert not actor.mean.any()
     assert actor.square.any()
     assert actor.steps.all()
-    assert group.learner.critic_flat.mean.any()
+    assert group.learner.critic.flat.mean.any()
     assert learn(2)["learning_rate"] > 0
     assert actor.mean.any()
 

@@ -162,7 +162,7 @@ def test_adam_on_a_device_is_the_compiled_one(limit):
 
 def two_nets(seeds=(0, 1)):
     shape = networks.Shape((6,), "tanh", "auto", (4,), 0)
-    return [networks.Net(shape, layout(Box((3,), -1.0, 1.0)), 2, 1.0, list(seeds)) for _ in range(2)]
+    return [networks.Network(shape, layout(Box((3,), -1.0, 1.0)), 2, 1.0, list(seeds)) for _ in range(2)]
 
 
 def test_parameters_on_another_device_are_optimised_there():
@@ -241,8 +241,8 @@ def test_ppo_learns_the_same_on_a_gpu(name):
     found = improve(pair, ppo, PPO_CASES[name], 2)  # ten updates
     assert found[0] == pytest.approx(found[1], abs=1e-4, rel=1e-3)
     assert pair[1].policy.flat.value.is_cuda
-    assert pair[1].critic_flat.value.is_cuda
-    for flat in (lambda one: one.policy.flat, lambda one: one.critic_flat):
+    assert pair[1].critic.flat.value.is_cuda
+    for flat in (lambda one: one.policy.flat, lambda one: one.critic.flat):
         mine, theirs = (flat(one).array for one in pair)
         assert np.abs(mine - theirs).max() < 1e-4
 
@@ -276,7 +276,7 @@ def test_a_checkpoint_of_a_gpu_is_read_on_the_cpu():
     mine.policy.load(theirs.policy.state())
     mine.load(theirs.state())
     assert np.array_equal(mine.policy.flat.array, theirs.policy.flat.array)
-    assert np.array_equal(mine.critic_flat.mean, theirs.critic_flat.mean)
+    assert np.array_equal(mine.critic.flat.mean, theirs.critic.flat.mean)
     theirs.policy.load(mine.policy.state())
     theirs.load(mine.state())
     own = ppo.random_rollout(mine, 5)

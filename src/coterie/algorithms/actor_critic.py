@@ -121,7 +121,7 @@ def move_target(net: NetworkArrays, tau: float) -> None:
 class NetworkWithTarget:
     """A network and its target network, which follows it slowly."""
 
-    def __init__(self, net: networks.Net, flat: networks.FlatParams, target: networks.Net) -> None:
+    def __init__(self, net: networks.Network, flat: networks.FlatParams, target: networks.Network) -> None:
         self.net, self.flat, self.target, self.target_flat = net, flat, target, networks.FlatParams(target)
         self.target_flat.copy_from(flat)
 
@@ -130,7 +130,7 @@ class NetworkWithTarget:
         cls, shape: networks.Shape, layout: Layout, outputs: int, seeds: list[int], device: torch.device
     ) -> NetworkWithTarget:
         """A critic with its first weights, and an equal target network."""
-        net, target = (networks.Net(shape, layout, outputs, 1.0, seeds).to(device) for _ in range(2))
+        net, target = (networks.Network(shape, layout, outputs, 1.0, seeds).to(device) for _ in range(2))
         return cls(net, networks.FlatParams(net), target)
 
     @property

@@ -52,7 +52,7 @@ class Kernel(Compiled, Generic[P]):
     """A function of one item, as `kernel` makes it. Calling it does the work of one item on the CPU."""
 
     def __init__(self, function: Callable[Concatenate[int, P], None]) -> None:
-        super().__init__(function)
+        super().__init__(function, forceinline=True)  # into the loop: passing many arrays costs more than most kernels
         self.loop: Any = jit(nogil=True)(_generate(LOOP, function, kernel=self))
 
     def over(self, count: int, *arguments: P.args, **named: P.kwargs) -> None:

@@ -21,7 +21,7 @@ from coterie.core.types import Array, State
 from coterie.nn import kernels
 from coterie.nn.image_encoders import choose_image_encoder, make_image_encoder
 from coterie.nn.layers import Dense, Embedding
-from coterie.nn.packing import Layout, PixelRows, Rows, digits, input_range, map_rows
+from coterie.nn.packing import Layout, PixelRows, Rows, SharedRows, digits, input_range, map_rows
 
 Encoder = Literal["auto", "mlp", "set", "cnn", "nature", "impala"]
 Chosen = Literal["mlp", "set", "cnn", "nature", "impala", "embedding"]
@@ -149,7 +149,7 @@ class GRUCell(nn.Module):
         return (1 - gate) * candidate + gate * memory
 
 
-class Net(nn.Module):
+class Network(nn.Module):
     """Encoder, hidden layers, memory if there is one, and an output layer.
 
     Rows are `[S, M, size + extra]`: an observation, then what skips the encoder.
@@ -254,6 +254,34 @@ class Net(nn.Module):
             states.append(after)
             memory = torch.where(active[:, :, t, None], after, before)
         return self.out(torch.stack(states, dim=2).flatten(1, 2))
+
+
+class ActorCritic(nn.Module):
+    """An actor and a critic that share the actor's encoder: the actor's outputs, then the value."""
+
+    def __init__(self, actor: Network, critic: Network) -> None:
+        super().__init__()
+        self.actor, self.critic = actor, critic
+
+    def unroll(self, x: SharedRows, sequences: Sequences | None) -> Tensor:
+        """As `Network.unroll`."""
+        observed, rest = self.actor.split(x.actor)
+        encoded = self.actor.encode_observed(observed if sequences is None else observed.flatten(1, 2))
+        out = self.actor.unroll(rest, sequences, encoded)
+        value = self.critic(x.critic if sequences is None else x.critic.flatten(1, 2), None, encoded)[0]
+        return torch.cat([out, value], dim=-1)
+
+
+class EncodedCritic(nn.Module):
+    """The critic of the two alone."""
+
+    def __init__(self, actor: Network, critic: Network) -> None:
+        super().__init__()
+        self.actor, self.critic = actor, critic
+
+    def forward(self, x: Rows, memory: Tensor | None = None) -> tuple[Tensor, None]:
+        observed, rest = self.actor.split(x)
+        return self.critic(rest, None, self.actor.encode_observed(observed))[0], None
 
 
 class FlatParams:

@@ -142,7 +142,7 @@ class DeterministicPolicy(NeuralPolicy):
             drawn.append(one_hot_argmax(part) + soft - soft.detach())
         return torch.cat(drawn, dim=-1)
 
-    def target_policy(self, net: networks.Net) -> TargetPolicy:
+    def target_policy(self, net: networks.Network) -> TargetPolicy:
         """The greedy policy with a copy of a network's weights, for critics of other groups."""
         net, normal, agents = copy.deepcopy(net), copy.copy(self.normalizer), np.arange(len(self.group_spec.agents))
 

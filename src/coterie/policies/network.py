@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
-import torch
 
 from coterie.core import seeding
 from coterie.core.group import GroupSpec
@@ -23,8 +22,9 @@ from coterie.nn import kernels, networks
 from coterie.nn.advice import behaviour_logits, log_softmax
 from coterie.nn.devices import Device, resolve_device
 from coterie.nn.distributions import Choices, head
+from coterie.nn.nets import make_net
 from coterie.nn.normalization import Normalizer
-from coterie.nn.packing import PixelRows, Rows, append_columns, append_features, layout, map_rows, pack
+from coterie.nn.packing import PixelRows, Rows, append_columns, append_features, layout, pack
 from coterie.policies.text_encoder import TextEncoder, TextSettings, TrainableEncoder
 
 OWN_LOG_PROB = "own_log_prob"  # in a decision's trace: of the action, before advice was mixed in
@@ -83,7 +83,7 @@ class NeuralPolicy:
         self.identities = len(group_spec.agents) if identity else 0  # one-hot inputs: which agent it plays
         extra, words = self.skip_size + self.identities + shape.extra, self.skip_size if join == "add" else 0
         self.shape = replace(shape, encoder=encoder, extra=extra, words=words, scaled=normalize)
-        self.net = networks.Net(self.shape, self.layout, outputs, gain, self.seeds("actor"))
+        self.net = networks.Network(self.shape, self.layout, outputs, gain, self.seeds("actor"))
         self.bytes = plain and self.layout.bytes and encoder != "mlp"  # packed rows are bytes
         weight = None if self.reader is None else self.reader.weigh(rows.size)
         normalize = normalize and not image and not self.numbers
@@ -95,6 +95,7 @@ class NeuralPolicy:
         if self.reader is not None and trained:
             self.net.reader = TrainableEncoder(self.reader, rows.size, self.identities, self.normalizer)
         self.flat = networks.FlatParams(self.net, group_spec.parameter_sets)
+        self.trainable = make_net(self.net, self.spec is not None, self.flat)  # the network as learners see it
 
     def seeds(self, purpose: str) -> list[int]:
         """One seed for the first weights of each parameter set."""
@@ -208,11 +209,7 @@ class NeuralPolicy:
 
     def run_net(self, x: Rows, memory: Array | None) -> tuple[Array, Array | None]:
         """Outputs `[S, M, …]` of the network for inputs `[S, M, …]`, and its memory afterwards."""
-        with torch.no_grad():
-            rows = map_rows(lambda part: torch.as_tensor(part, device=self.device), x)
-            held = None if memory is None else torch.as_tensor(memory, device=self.device)
-            out, new = self.net(rows, held)
-        return out.cpu().numpy(), None if new is None else new.cpu().numpy()
+        return self.trainable.predict(x, memory)
 
     def policy_inputs(self, spec: kernels.Spec, packed: Array, agents: Array) -> kernels.PolicyInputs:
         """Inputs of the compiled path for a decision, from packed observations `[N, A, size]`."""
@@ -308,8 +305,7 @@ class NetworkPolicy(NeuralPolicy):
         self.reader = None if s.text is None else TextEncoder(s.text, group_spec)
         self.hint_size = 0 if group_spec.advice is None else group_spec.advice.hint_size  # inputs that hold a hint
         shape = networks.Shape(s.hidden, s.activation, s.encoder, s.channels, self.hint_size, s.memory)
-        own = s if isinstance(self.head, Choices) else replace(s, compiled=False)
-        super().__init__(own, group_spec, shape, self.head.outputs, 0.01)
+        super().__init__(s, group_spec, shape, self.head.outputs, 0.01)
         self.choices = np.array(self.head.sizes) if isinstance(self.head, Choices) else np.zeros(0, np.int64)
         self.labels_complete = False  # a learner that imitates needs no more labels
 
@@ -324,7 +320,9 @@ class NetworkPolicy(NeuralPolicy):
         lead, advice_use = view.acting.shape, self.group_spec.advice
         packed = self.packed_view(view)
         biased = advice_use is not None and view.advice is not None and advice_use.changes_actions
-        if self.spec is not None and self.in_group_order(view) and not self.hint_size and not biased:
+        drawn = self.spec is not None and isinstance(self.head, Choices)  # by one compiled call
+        if drawn and self.in_group_order(view) and not self.hint_size and not biased:
+            assert self.spec is not None
             action, log_prob = self.sample_choices(self.spec, self.choices, packed, view)
             return Decision(action.reshape(*lead, *action_shape(self.group_spec.spaces.action)), log_prob)
         out, memory = self.forward(packed, view)

@@ -126,7 +126,7 @@ class QNetworkPolicy(NeuralPolicy):
         self.epsilon = state["epsilon"]
 
 
-def keep_streams_apart(net: networks.Net) -> None:
+def keep_streams_apart(net: networks.Network) -> None:
     """Connect the state value to one half of the last hidden layer, the advantages to the other.
 
     The output layer's weights across the halves are zero and their gradient is kept at zero, so that the

@@ -201,7 +201,7 @@ class DQN:
         self.exploration = settings.epsilon if hand_over is None else hand_over.exploration(settings.epsilon)
         policy.epsilon = self.exploration.at(0.0)
         outputs = policy.first + policy.actions
-        self.target = networks.Net(policy.shape, policy.layout, outputs, 0.5, policy.seeds("target")).to(policy.device)
+        self.target = networks.Network(policy.shape, policy.layout, outputs, 0.5, policy.seeds("target")).to(policy.device)
         self.target_flat = networks.FlatParams(self.target)
         self.target_flat.copy_from(policy.flat)
         self.mixer, self.target_mixer = (self.make_mixer() for _ in range(2))
@@ -582,7 +582,7 @@ class DQN:
         return {"advised": np.full(shape, -1), "mask": np.ones((*shape, self.policy.actions), bool)}
 
 
-def state_stream(net: networks.Net) -> Array:
+def state_stream(net: networks.Network) -> Array:
     """Mask `[P]` of the parameters of a dueling network that affect the state's value alone."""
     parts, last = [], net.body.layers[-1]
     for parameter in net.parameters():

@@ -19,7 +19,7 @@ from coterie.core import lookup
 from coterie.core.types import Array, Box, Metrics
 from coterie.core.validation import at_least, positive
 from coterie.nn import networks
-from coterie.nn.distributions import Choices, Head
+from coterie.nn.distributions import Choices, Head, evaluate_actions
 from coterie.nn.packing import PixelRows, Rows, bounds, map_rows
 from coterie.policies.ensemble import EnsemblePolicy
 from coterie.policies.network import NetworkPolicy
@@ -139,8 +139,8 @@ class Cloner:
         if isinstance(policy, QNetworkPolicy):
             out = policy.values(out)
         action = torch.as_tensor(labels.action, device=policy.device)
-        mask = torch.as_tensor(labels.mask, device=policy.device) if labels.mask.shape[-1] else None
-        log_prob, entropy = self.head.evaluate_actions(out, action, mask)
+        mask = labels.mask if labels.mask.shape[-1] else None
+        log_prob, entropy = evaluate_actions(self.head, out, labels.action, mask)
         loss = -log_prob
         if self.extra is not None:
             extra = self.extra(ExtraLossInput(x, out, action, log_prob, entropy))
