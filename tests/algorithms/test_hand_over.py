@@ -147,7 +147,7 @@ def test_values_are_scaled_to_the_gap_and_keep_their_order(dueling, parameters):
     before = values(one.policy, seen(200))
     one.scale_values(0.3, np.ones(len(one.replays), bool))
     assert np.array_equal(before.argsort(-1), values(one.policy, seen(200)).argsort(-1))
-    np.testing.assert_array_equal(one.target_flat.array, one.policy.flat.array)
+    np.testing.assert_array_equal(one.target.flat.array, one.policy.flat.array)
     for number in range(len(one.replays)):
         assert median_gap(one, number) == pytest.approx(0.3, rel=1e-4)
 

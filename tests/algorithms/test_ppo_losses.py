@@ -11,9 +11,7 @@ from helpers.small_worlds import generator
 def weighed(weight, advantage, wanted):
     """Weights and advantages of one minibatch of all rows."""
     rows, found = len(weight), (np.empty_like(weight), np.empty_like(weight))
-    losses.weigh.over(
-        1, weight, advantage, np.arange(rows), np.array([rows]), np.array([[rows]]), wanted, *found
-    )
+    losses.weigh.over(1, weight, advantage, np.arange(rows), np.array([rows]), np.array([[rows]]), wanted, *found)
     return found
 
 

@@ -124,7 +124,9 @@ def test_the_cell_is_pytorchs():
 
 
 def test_sequences_and_rows_are_distinguished():
-    plain = networks.Network(networks.Shape((6,), "tanh", "auto", (4,), 0), layout(Box((SIZE,), -1.0, 1.0)), 2, 1.0, [0])
+    plain = networks.Network(
+        networks.Shape((6,), "tanh", "auto", (4,), 0), layout(Box((SIZE,), -1.0, 1.0)), 2, 1.0, [0]
+    )
     x = sequences(1)[0][:, :, 0]
     assert torch.equal(plain.unroll(x, None), plain(torch.from_numpy(x))[0])
     assert plain.cell is None

@@ -351,7 +351,7 @@ def test_settings_reach_the_model():
     assert "steps right" in policy_in(world, examples="gridworld-examples", rank=1).net.template.head
     assert "walk" not in policy_in(world, template="numbers").net.template.prompt("")
     assert policy_in(world, codec="helpers.language:Numbers").head.outputs == 2
-    critic = learner_of(policy_in(world, hidden=(5,))).critic
+    critic = learner_of(policy_in(world, hidden=(5,))).critic_network
     assert networks.export(critic)["body.layers.0.weight"].shape == (1, 2 + critic.size, 5)  # two agents share it
     rows = policy_in(world, normalize_observations=False).normalizer
     assert not rows.enabled

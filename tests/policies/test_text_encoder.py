@@ -24,8 +24,8 @@ from coterie.training import loop
 from coterie.training.evaluate import actor_metrics
 from coterie.training.run import Run
 from coterie.training.runner import Runner
-from helpers.distributions import evaluate_actions
 from helpers import encoder as encoder_cases
+from helpers.distributions import evaluate_actions
 from helpers.dqn import make_learner as make_q_learner
 from helpers.encoder import PICTURE, ROWS, THINGS, Hall, learner, outputs, policy, seen, view
 from helpers.run import GRID, files, numbers

@@ -9,8 +9,8 @@ from coterie.lm.lora import LoraAdapterSettings
 from coterie.nn import networks
 from coterie.policies.network import NetworkPolicy, NetworkSettings
 from coterie.training.runner import Runner
-from helpers.distributions import evaluate_actions
 from helpers import encoder as encoder_cases
+from helpers.distributions import evaluate_actions
 from helpers.encoder import ROWS, Hall, learner, outputs, policy, seen
 from helpers.ppo import random_rollout
 from helpers.small_worlds import actors, generator, joint, spec_in

@@ -34,8 +34,8 @@ def add_advice_slopes(
 ) -> None:
     """Add the slopes `[M, K]` of the advice loss by logits, for decisions `rows [M]` and their `weight [M]`.
 
-    The loss is weight · strength · KL(advice ‖ policy), with `advice [R, K]` and `strength [R]`; `probability [M, K]` is
-    the policy's, 0 for illegal actions.
+    The loss is weight · strength · KL(advice ‖ policy), with `advice [R, K]` and `strength [R]`. The policy's
+    `probability [M, K]` is 0 for illegal actions.
     """
     r = rows[m]
     if weight[m] > 0 and strength[r] > 0:  # padding may hold anything

@@ -105,15 +105,25 @@ class Choices:
             self.scratch = ChoiceScratch(*(np.empty(shape, np.float32) for shape in shapes))
         s, self.last = self.scratch, (taken.action, rows)
         log_probs.choice_log_probs.over(
-            count, out, rows, self.counts, taken.action, taken.mask, s.log_probs, s.probability, s.entropies, s.log_prob,
-            s.entropy,
-        )  # fmt: skip
+            count,
+            *(out, rows, self.counts, taken.action, taken.mask),
+            *(s.log_probs, s.probability, s.entropies, s.log_prob, s.entropy),
+        )
         return s.log_prob, s.entropy
 
     def backward(self, by_log_prob: Array, by_entropy: Array) -> Array:
         s, (action, rows) = self.scratch, self.last
         log_probs.choice_slopes.over(
-            len(rows), rows, self.counts, action, s.log_probs, s.probability, s.entropies, by_log_prob, by_entropy, s.slopes
+            len(rows),
+            rows,
+            self.counts,
+            action,
+            s.log_probs,
+            s.probability,
+            s.entropies,
+            by_log_prob,
+            by_entropy,
+            s.slopes,
         )
         return s.slopes
 

@@ -181,7 +181,9 @@ def adam(flat: Array, grad: Array, mean: Array, square: Array, step: int, rate: 
 
 
 @njit(cache=True, error_model="numpy")
-def forward_rows(flats: Array, sizes: Array, relu: bool, rows: Array, items: Array, x: Array, store: Array, out: Array) -> None:
+def forward_rows(
+    flats: Array, sizes: Array, relu: bool, rows: Array, items: Array, x: Array, store: Array, out: Array
+) -> None:
     """Outputs `[S, M, out]` for the rows `items [S, M]` of `rows [S, N, in]`.
 
     The inputs are copied to `x [S, M, in]`; hidden activations stay in `store [S, …]`.
@@ -216,9 +218,17 @@ def place_slopes(store: Array, slopes: Array) -> None:
 
 @njit(cache=True, error_model="numpy")
 def backward_sets(
-    flats: Array, sizes: Array, relu: bool, x: Array, store: Array, slopes: Array, deltas: Array, part: Array, grads: Array
+    flats: Array,
+    sizes: Array,
+    relu: bool,
+    x: Array,
+    store: Array,
+    slopes: Array,
+    deltas: Array,
+    part: Array,
+    grads: Array,
 ) -> None:
-    """Add to `grads [S, P]` the gradients of losses with slopes `[S, M, out]` by the outputs of the last forward pass."""
+    """Add gradients to `grads [S, P]`, of losses with slopes `[S, M, out]` by the outputs of the last forward pass."""
     for s in range(len(flats)):
         place_slopes(store[s], slopes[s])
         backward(flats[s], sizes, relu, x[s], store[s], deltas, part, grads[s])
@@ -239,10 +249,21 @@ def input_slopes_sets(
 
 @njit(cache=True, error_model="numpy")
 def step_sets(
-    flats: Array, grads: Array, means: Array, squares: Array, steps: Array, learning: Array, rate: float, limit: float
+    flats: Array,
+    grads: Array,
+    means: Array,
+    squares: Array,
+    steps: Array,
+    learning: Array,
+    learned: Array,
+    rate: float,
+    limit: float,
 ) -> None:
-    """One Adam step of the parameter sets `learning`; gradients are 0 afterwards."""
+    """One Adam step of the parameter sets `learning`, of all parameters or of `learned [P]`; gradients are 0 then."""
     for s in learning:
+        for j in range(len(learned)):
+            if not learned[j]:
+                grads[s, j] = 0
         steps[s] += 1
         adam(flats[s], grads[s], means[s], squares[s], steps[s], rate, limit)
     grads[:] = 0

@@ -35,8 +35,8 @@ P = ParamSpec("P")
 LEAST = 64  # items of a thread: it takes some ten microseconds to hand them over
 BLOCK = 128  # threads of a CUDA block
 
-LOOP = """def {name}(first, last, {parameters}):
-    for item in range(first, last):
+LOOP = """def {name}(first_item, last_item, {parameters}):
+    for item in range(first_item, last_item):
         kernel(item, {parameters})
 """
 GRID = """def {name}(count, {parameters}):
@@ -52,11 +52,15 @@ class Kernel(Compiled, Generic[P]):
     """A function of one item, as `kernel` makes it. Calling it does the work of one item on the CPU."""
 
     def __init__(self, function: Callable[Concatenate[int, P], None]) -> None:
-        super().__init__(function, forceinline=True)  # into the loop: passing many arrays costs more than most kernels
-        self.loop: Any = jit(nogil=True)(_generate(LOOP, function, kernel=self))
+        # into the loop, and without reference counts: both cost more than most kernels
+        super().__init__(function, forceinline=True, _nrt=False)
+        self.loop: Any = jit(nogil=True, _nrt=False)(_generate(LOOP, function, kernel=self))
 
     def over(self, count: int, *arguments: P.args, **named: P.kwargs) -> None:
         """Do the work of the items 0 … count − 1, where their arrays are."""
+        if _threads == 1 and not named and type(arguments[0]) is np.ndarray:  # the usual case, without a detour
+            self.loop(0, count, *arguments)
+            return
         if named:
             arguments = inspect.signature(self.py_func).bind(0, *arguments, **named).args[1:]  # type: ignore[assignment]
         if not _in_memory(arguments):

@@ -1,8 +1,8 @@
 """Log-probabilities and entropies of actions with their slopes, compiled: what all losses of distributions build on.
 
-Every distribution has two loops over rows. The first finds log-probability and entropy of given actions from a network's
+Every distribution has two kernels. The first finds log-probability and entropy of given actions from a network's
 outputs; the second finds the slopes of a loss by those outputs, from its slopes by log-probability and entropy. Row m
-of the outputs belongs to decision `rows[m]`. What a network says in between stays in scratch arrays `[M, …]`.
+of the outputs belongs to decision `rows[m]`. What the second needs of the first stays in scratch arrays `[M, …]`.
 """
 
 from __future__ import annotations
@@ -178,7 +178,8 @@ def beta_log_probs(
 
 @kernel
 def squashed_log_probs(
-    m: int, out: Array,
+    m: int,
+    out: Array,
     rows: Array,
     point: Array,
     log_range: float,

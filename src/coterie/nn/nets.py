@@ -48,16 +48,19 @@ class Net(abc.ABC):
         """Outputs `[S, M, outputs]` for rows `[S, M, …]`, or for those at `items [S, M]`; keeps what `backward` needs.
 
         With `sequences` a row is a sequence `[T, …]`, and its outputs follow each other: `[S, M·T, outputs]`.
-        `through` says of how many numbers at the end of the rows `input_slopes` will be asked.
+        `through` says of how many numbers at the end of the rows the slopes will be asked.
         """
 
     @abc.abstractmethod
-    def backward(self, slopes: Array) -> None:
-        """Add the gradient of a loss, given by its slopes `[S, M, outputs]` by the latest outputs."""
+    def backward(self, slopes: Array) -> Array | None:
+        """Add the gradient of a loss, given by its slopes `[S, M, outputs]` by the latest outputs.
+
+        Returns its slopes `[S, M, through]` by the numbers at the end of the rows, if `forward` was told of any.
+        """
 
     @abc.abstractmethod
     def input_slopes(self, slopes: Array) -> Array:
-        """The loss's slopes `[S, M, through]` by the numbers at the end of the rows; adds no gradient."""
+        """The slopes `[S, M, through]` alone; adds no gradient."""
 
     @abc.abstractmethod
     def predict(self, rows: Rows, memory: Array | None = None) -> tuple[Array, Array | None]:
@@ -157,11 +160,12 @@ class CompiledNet(Net):
             kernels.forward_rows(self.params, self.sizes, self.relu, rows, items, work.x, work.store, work.out)
         return work.out
 
-    def backward(self, slopes: Array) -> None:
+    def backward(self, slopes: Array) -> Array | None:
         work = self.work
         kernels.backward_sets(
             self.params, self.sizes, self.relu, self.x, work.store, slopes, work.deltas, self.part, self.grads
         )
+        return self.input_slopes(slopes) if self.through else None
 
     def input_slopes(self, slopes: Array) -> Array:
         work = self.work
@@ -178,7 +182,7 @@ class CompiledNet(Net):
         flat = self.flat
         kernels.step_sets(
             self.params, self.grads, flat.mean, flat.square, flat.steps, self.all if learning is None else learning,
-            rate, limit,
+            flat.learned, rate, limit,
         )  # fmt: skip
 
     def move_towards(self, other: Net, share: float) -> None:
@@ -222,12 +226,14 @@ class TorchNet(Net):
         assert self.out is not None
         return self.out.detach().cpu().numpy()
 
-    def backward(self, slopes: Array) -> None:
+    def backward(self, slopes: Array) -> Array | None:
         assert self.out is not None
         networks.backward([self.out], [slopes])
+        return None if self.tail is None or self.tail.grad is None else self.tail.grad.cpu().numpy()
 
     def input_slopes(self, slopes: Array) -> Array:
-        assert self.out is not None and self.tail is not None
+        assert self.out is not None
+        assert self.tail is not None
         (found,) = torch.autograd.grad([self.out], [self.tail], [torch.as_tensor(slopes, device=self.device)])
         return found.cpu().numpy()
 

@@ -310,6 +310,7 @@ class FlatParams:
             else:
                 self.copied.append((parameter, here))
             start = stop
+        self.learned = np.ones(0, bool)  # [P] which parameters learn; empty: all
         self.moments = torch.zeros_like(self.value), torch.zeros_like(self.value)
         self.steps = np.zeros(parameter_sets, np.int64)  # Adam steps that each parameter set has taken
         self._arrays = tuple(t.numpy() for t in (self.value, *self.moments)) if device.type == "cpu" else None
@@ -341,6 +342,8 @@ class FlatParams:
         found = (torch.zeros_like(p) if p.grad is None else p.grad for p in self.parameters)
         rows = [grad.reshape(len(self.grad), -1).to(self.grad.device, torch.float32) for grad in found]
         torch.cat(rows, dim=1, out=self.grad)
+        if len(self.learned):
+            self.grad[:, torch.from_numpy(~self.learned)] = 0
         for parameter, here in self.copied:
             here.copy_(parameter.data)
         for i in range(len(self.grad)) if parameter_sets is None else parameter_sets:
@@ -354,6 +357,10 @@ class FlatParams:
         for parameter, here in self.copied:
             parameter.data.copy_(here)
 
+    def learn_only(self, learned: Array) -> None:
+        """Keep the gradient of all but these parameters `[P]` at 0."""
+        self.learned = learned
+
     def clear_momentum(self) -> None:
         """Forget Adam's first moments; steps and second moments stay, so that the next steps are small."""
         self.moments[0].zero_()
@@ -365,7 +372,11 @@ class FlatParams:
 
     def copy_from(self, other: FlatParams, parameter_sets: Array | slice = slice(None)) -> None:
         """Take over parameters, of all parameter sets or of some."""
-        self.value[parameter_sets] = other.value[parameter_sets]
+        if isinstance(parameter_sets, slice):
+            self.value[parameter_sets] = other.value[parameter_sets]
+            return
+        for i in np.arange(len(self.value))[parameter_sets].tolist():
+            self.value[i] = other.value[i]
 
     def move_towards(self, other: FlatParams, tau: float) -> None:
         """Move by the fraction `tau` of the way (Polyak averaging)."""

@@ -75,6 +75,7 @@ class QNetworkPolicy(NeuralPolicy):
         self.epsilon = 1.0  # probability of any legal action; the learner's schedule sets it
         if s.dueling:
             keep_streams_apart(self.net)
+            self.flat.learn_only(stream_weights(self.net))
 
     def act(self, view: View) -> Decision:
         epsilon = 0.0 if view.greedy else self.epsilon
@@ -118,6 +119,10 @@ class QNetworkPolicy(NeuralPolicy):
         advantage = out[..., 1:]
         return out[..., :1] + advantage - advantage.mean(dim=-1, keepdim=True)
 
+    def action_values(self, out: Array) -> Array:
+        """`values` of arrays."""
+        return self.values(torch.from_numpy(out)).numpy()
+
     def state(self) -> State:
         return super().state() | {"epsilon": self.epsilon}
 
@@ -129,13 +134,38 @@ class QNetworkPolicy(NeuralPolicy):
 def keep_streams_apart(net: networks.Network) -> None:
     """Connect the state value to one half of the last hidden layer, the advantages to the other.
 
-    The output layer's weights across the halves are zero and their gradient is kept at zero, so that the
-    halves are the hidden layers of the two streams of Wang et al. 2016, figure 1.
+    The output layer's weights across the halves are zero, so that the halves are the hidden layers of the two streams
+    of Wang et al. 2016, figure 1. Their gradient is kept at zero, too: `stream_weights`.
     """
     weight = net.out.weight
-    mask = torch.zeros_like(weight)
-    half = weight.shape[1] // 2
+    mask, half = torch.zeros_like(weight), weight.shape[1] // 2
     mask[:, :half, :1] = 1
     mask[:, half:, 1:] = 1
     weight.data.mul_(mask)
-    weight.register_hook(lambda grad: grad * mask)
+
+
+def stream_weights(net: networks.Network) -> Array:
+    """Mask `[P]` of the parameters of a dueling network that learn: all but the output weights across its streams."""
+    parts = []
+    for parameter in net.parameters():
+        if parameter.requires_grad:
+            part = np.ones(parameter.shape[1:], bool)
+            if parameter is net.out.weight:
+                half = len(part) // 2
+                part[:half, 1:] = part[half:, 0] = False
+            parts.append(part.reshape(-1))
+    return np.concatenate(parts)
+
+
+def state_stream(net: networks.Network) -> Array:
+    """Mask `[P]` of the parameters of a dueling network that affect the state's value alone."""
+    parts, last = [], net.body.layers[-1]
+    for parameter in net.parameters():
+        if parameter.requires_grad:
+            part = np.zeros(parameter.shape[1:], bool)
+            if parameter is net.out.weight or parameter is net.out.bias:
+                part[..., 0] = True
+            elif parameter is last.weight or parameter is last.bias:
+                part[..., : part.shape[-1] // 2] = True
+            parts.append(part.reshape(-1))
+    return np.concatenate(parts)

@@ -276,7 +276,9 @@ class MADDPG:
         self.action_order = seen_order(self.layout.action_size, own.action, own.info.agents, own_first)
         slots = np.arange(self.layout.obs_size)
         self.normalizer = Normalizer(slots, len(slots), 1, self.centralized and policy.normalizer.enabled)
-        target = networks.Network(policy.shape, policy.layout, policy.size, 0.01, policy.seeds("target")).to(policy.device)
+        target = networks.Network(policy.shape, policy.layout, policy.size, 0.01, policy.seeds("target")).to(
+            policy.device
+        )
         self.actor = NetworkWithTarget(policy.net, policy.flat, target)
         self.critics = [self.make_critic(name) for name in ("critic", "twin")[: 1 + settings.critic.twin]]
         self.amounts = np.zeros((group_spec.parameter_sets, 2))  # running sums of `outcomes.mean_square`

@@ -40,7 +40,7 @@ from coterie.nn.advice import add_advice_slopes, changes_learning
 from coterie.nn.distributions import Choices
 from coterie.nn.nets import Net, TorchNet, make_net
 from coterie.nn.normalization import Normalizer, RunningMoments
-from coterie.nn.packing import Rows, SharedRows, append_columns, table_state
+from coterie.nn.packing import Rows, SharedRows, append_columns, map_rows, table_state
 from coterie.policies.lora import LoraPolicy
 from coterie.policies.network import NetworkPolicy
 from coterie.preferences.episodic import EpisodeReturns
@@ -160,7 +160,9 @@ class PPO:
             flats = [self.actor.flat, self.critic.flat]
             self.both = TorchNet(networks.ActorCritic(self.shared, self.critic_network), flats)
             self.critic = TorchNet(networks.EncodedCritic(self.shared, self.critic_network), flats[1:])
-        numbers = PIECE_NUMBERS.get(policy.device.type, 2**28) // (group_spec.parameter_sets * max(policy.layout.size, 1))
+        numbers = PIECE_NUMBERS.get(policy.device.type, 2**28) // (
+            group_spec.parameter_sets * max(policy.layout.size, 1)
+        )
         # how many rows of a minibatch are learned from together: pictures need much memory in the backward pass
         self.rows_at_once = self.actor.rows_at_once if self.both is None else max(numbers, 1)
         slots = np.arange(group_spec.state_size)
@@ -338,7 +340,7 @@ class PPO:
             batch = batch._replace(advice=None)
         actor_input, critic_input = self.actor.place(batch.actor_input), batch.critic_input
         if self.shared is None and batch.sequences is not None:  # the critic reads decisions, not sequences
-            critic_input = critic_input.reshape(len(critic_input), -1, critic_input.shape[-1])
+            critic_input = map_rows(lambda part: part.reshape(len(part), -1, part.shape[-1]), critic_input)
         return batch._replace(actor_input=actor_input, critic_input=self.critic.place(critic_input))
 
     def step(self, batch: Batch, decisions: Decisions, part: Minibatch, hyperparams: Hyperparams) -> None:
