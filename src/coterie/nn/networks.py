@@ -21,10 +21,11 @@ from coterie.core.types import Array, State
 from coterie.nn import kernels
 from coterie.nn.image_encoders import choose_image_encoder, make_image_encoder
 from coterie.nn.layers import Dense, Embedding
+from coterie.nn.own_networks import OwnNetwork
 from coterie.nn.packing import Layout, PixelRows, Rows, SharedRows, digits, input_range, map_rows
 
 Encoder = Literal["auto", "mlp", "set", "cnn", "nature", "impala"]
-Chosen = Literal["mlp", "set", "cnn", "nature", "impala", "embedding"]
+Chosen = Literal["mlp", "set", "cnn", "nature", "impala", "embedding", "own"]
 
 EMBEDDING = 32  # numbers of an embedded choice; the time of a gradient step grows with their number
 
@@ -103,13 +104,14 @@ class Shape:
 
     hidden: tuple[int, ...]
     activation: str
-    encoder: Encoder | Literal["embedding"]
+    encoder: Encoder | Literal["embedding", "own"]
     channels: tuple[int, ...]
     extra: int  # inputs after the observation that skip the encoder: agent identity, memory, state
     memory: int = 0  # width of the GRU; 0: none
     words: int = 0  # first of the extra inputs, whose projection is added to the observation instead; 0: none
     random_feature_init: float = 0.0  # see `Perceptron.init_random_features`; 0: orthogonal weights, biases of 0
     scaled: bool = False  # inputs are normalised observations
+    network: str | None = None  # package.module:Name of a module that reads observations; None: `encoder`
 
 
 def choose_encoder(encoder: Encoder | Chosen, lay: Layout) -> Chosen:
@@ -161,11 +163,15 @@ class Network(nn.Module):
         """`encoded`: the width of observations that another network has encoded; None: this one has an encoder."""
         super().__init__()
         generators = [torch.Generator().manual_seed(seed) for seed in seeds]
-        encoder = choose_encoder(shape.encoder, lay)
+        encoder: Chosen = "own" if shape.network else choose_encoder(shape.encoder, lay)
+        self.parameter_sets = len(seeds)
         self.encode: nn.Module | None = None
         self.size, inputs = lay.size, lay.size
         if encoded is not None:
             inputs = encoded
+        elif shape.network:
+            self.encode = OwnNetwork(shape.network, lay, seeds)
+            inputs = self.encode.outputs
         elif encoder in ("cnn", "nature", "impala") and lay.image:
             self.encode = make_image_encoder(encoder, lay.image, shape.channels, generators)
             inputs = self.encode.outputs
@@ -185,8 +191,8 @@ class Network(nn.Module):
                 raise ValueError("random_feature_init needs a perceptron; set random_feature_init=0, or encoder=mlp")
             centre, half = (torch.from_numpy(part) for part in input_range(lay, shape.extra, shape.scaled))
             self.body.init_random_features(shape.random_feature_init, centre, half, generators)
-        self.cell = GRUCell(shape.hidden[-1], shape.memory, generators) if shape.memory else None
-        self.out = Dense(shape.memory or shape.hidden[-1], outputs, gain, generators)
+        self.cell = GRUCell(self.sizes[-2], shape.memory, generators) if shape.memory else None
+        self.out = Dense(shape.memory or self.sizes[-2], outputs, gain, generators)
         self.words = Dense(shape.words, inputs, 1.0, generators) if shape.words else None
         self.reader: nn.Module | None = None  # applied to rows first, where a policy sets it
 
@@ -294,7 +300,8 @@ class FlatParams:
 
     def __init__(self, net: nn.Module, parameter_sets: int | None = None) -> None:
         self.parameters = [p for p in net.parameters() if p.requires_grad]
-        parameter_sets = self.parameters[0].shape[0] if parameter_sets is None else parameter_sets
+        if parameter_sets is None:
+            parameter_sets = net.parameter_sets if isinstance(net, Network) else self.parameters[0].shape[0]
         total = sum(p.numel() // parameter_sets for p in self.parameters)
         device = self.parameters[0].device
         self.value = torch.empty(parameter_sets, total, device=device)

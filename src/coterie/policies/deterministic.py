@@ -44,6 +44,7 @@ class DeterministicSettings:
     activation: Literal["tanh", "relu"] = "relu"  # after every hidden layer
     encoder: networks.Encoder = "auto"  # auto: nature for images above 32 pixels, cnn for smaller, else mlp
     channels: tuple[int, ...] = (16, 32)  # channels of the cnn's 3×3 convolutions
+    network: str | None = None  # package.module:Name of your own module that reads observations, in place of encoder
     squash: Literal["tanh", "clip"] = "tanh"  # how outputs are kept in a box; clip: linear up to its bounds
     identity: bool = True  # give a shared mlp or cnn the agent's one-hot identity; a set network never gets it
     compiled: bool = True  # use compiled kernels where possible (mlp); False: PyTorch throughout
@@ -57,7 +58,7 @@ class DeterministicSettings:
     }
 
     def __post_init__(self) -> None:
-        check_widths(self.hidden, self.channels)
+        check_widths(self.hidden, self.channels, self.network)
         at_least("random_feature_init", self.random_feature_init, 0)
 
 
@@ -68,7 +69,13 @@ class DeterministicPolicy(NeuralPolicy):
         s, space = settings, group_spec.spaces.action
         self.size = encoded_size(space)
         shape = networks.Shape(
-            s.hidden, s.activation, s.encoder, s.channels, 0, random_feature_init=s.random_feature_init
+            s.hidden,
+            s.activation,
+            s.encoder,
+            s.channels,
+            0,
+            network=s.network,
+            random_feature_init=s.random_feature_init,
         )
         super().__init__(s, group_spec, shape, self.size, 0.01)
         self.clipped = s.squash == "clip"

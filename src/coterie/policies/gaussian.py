@@ -27,6 +27,7 @@ class GaussianSettings:
     activation: Literal["tanh", "relu"] = "relu"  # after every hidden layer
     encoder: networks.Encoder = "auto"  # auto: nature for images above 32 pixels, cnn for smaller, else mlp
     channels: tuple[int, ...] = (16, 32)  # of the cnn's 3×3 convolutions
+    network: str | None = None  # package.module:Name of your own module that reads observations, in place of encoder
     identity: bool = True  # input to a shared mlp or cnn which agent it plays; a set network has no such input
     compiled: bool = True  # use kernels.py where it serves (mlp); False: PyTorch throughout
     device: Device = "auto"  # of all networks; auto: cpu where the compiled path serves, else cuda if there is one
@@ -38,7 +39,7 @@ class GaussianSettings:
     }
 
     def __post_init__(self) -> None:
-        check_widths(self.hidden, self.channels)
+        check_widths(self.hidden, self.channels, self.network)
 
 
 class GaussianPolicy(NeuralPolicy):
@@ -55,7 +56,7 @@ class GaussianPolicy(NeuralPolicy):
         if not (self.box.half > 0).all():
             raise ValueError("policy 'gaussian': the lower bound of every action must lie below its upper bound")
         self.log_half = np.float32(np.log(self.box.half).sum())  # the densities' change of scale
-        shape = networks.Shape(s.hidden, s.activation, s.encoder, s.channels, 0)
+        shape = networks.Shape(s.hidden, s.activation, s.encoder, s.channels, 0, network=s.network)
         super().__init__(s, group_spec, shape, 2 * self.size, 0.01)
 
     def act(self, view: View) -> Decision:

@@ -75,9 +75,13 @@ class NeuralPolicy:
             rows = append_features(None if join == "alone" else rows, self.reader.width)
             self.skip_size = self.reader.width if join == "add" or (join == "concat" and image) else 0
             self.layout = self.layout if self.skip_size else rows
-        encoder = networks.choose_encoder(shape.encoder, self.layout)
+        encoder: networks.Chosen = "own" if shape.network else networks.choose_encoder(shape.encoder, self.layout)
+        if shape.network and shape.encoder != "auto":
+            raise ValueError(f"encoder={shape.encoder} and network={shape.network} both read observations; set one")
         plain = self.keeps_bytes and self.reader is None and not shape.extra
-        self.numbers = plain and shape.encoder == "auto" and self.layout.choices > 0  # packed rows are numbers
+        self.numbers = (
+            plain and shape.encoder == "auto" and not shape.network and self.layout.choices > 0
+        )  # packed rows are numbers
         encoder = "embedding" if self.numbers else encoder
         identity = identity and encoder != "set" and group_spec.parameters == "shared" and len(group_spec.agents) > 1
         self.identities = len(group_spec.agents) if identity else 0  # one-hot inputs: which agent it plays
@@ -262,6 +266,7 @@ class NetworkSettings:
     encoder: networks.Encoder = "auto"  # auto: nature for images above 32 pixels, cnn for smaller, else mlp
     channels: tuple[int, ...] = (16, 32)  # of the cnn's 3×3 convolutions
     memory: int = 0  # width of a GRU after the hidden layers; 0: no memory
+    network: str | None = None  # package.module:Name of your own module that reads observations, in place of encoder
     identity: bool = True  # input to a shared mlp or cnn which agent it plays; a set network has no such input
     # distribution of continuous actions; discrete ones refuse gaussian
     continuous: Literal["beta", "gaussian"] = "beta"
@@ -276,13 +281,13 @@ class NetworkSettings:
     }
 
     def __post_init__(self) -> None:
-        check_widths(self.hidden, self.channels)
+        check_widths(self.hidden, self.channels, self.network)
         at_least("memory", self.memory, 0)
 
 
-def check_widths(hidden: tuple[int, ...], channels: tuple[int, ...]) -> None:
-    """Refuse a network without hidden layers, or with empty ones."""
-    if not hidden:
+def check_widths(hidden: tuple[int, ...], channels: tuple[int, ...], network: str | None = None) -> None:
+    """Refuse a network without hidden layers, unless it is the user's own, or with empty ones."""
+    if not hidden and network is None:
         raise ValueError("hidden must name at least one layer, got none")
     for width in (*hidden, *channels):
         positive("a layer's width", width)
@@ -304,7 +309,9 @@ class NetworkPolicy(NeuralPolicy):
         self.head = head(space, s.continuous)
         self.reader = None if s.text is None else TextEncoder(s.text, group_spec)
         self.hint_size = 0 if group_spec.advice is None else group_spec.advice.hint_size  # inputs that hold a hint
-        shape = networks.Shape(s.hidden, s.activation, s.encoder, s.channels, self.hint_size, s.memory)
+        shape = networks.Shape(
+            s.hidden, s.activation, s.encoder, s.channels, self.hint_size, s.memory, network=s.network
+        )
         super().__init__(s, group_spec, shape, self.head.outputs, 0.01)
         self.choices = np.array(self.head.sizes) if isinstance(self.head, Choices) else np.zeros(0, np.int64)
         self.labels_complete = False  # a learner that imitates needs no more labels

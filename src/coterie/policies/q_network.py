@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -29,6 +30,7 @@ class QNetworkSettings:
     activation: Literal["tanh", "relu"] = "relu"  # after every hidden layer
     encoder: networks.Encoder = "auto"  # auto: nature for images above 32 pixels, cnn for smaller, else mlp
     channels: tuple[int, ...] = (16, 32)  # of the cnn's 3×3 convolutions
+    network: str | None = None  # package.module:Name of your own module that reads observations, in place of encoder
     identity: bool = True  # input to a shared mlp or cnn which agent it plays; a set network has no such input
     dueling: bool = True  # the last hidden layer is divided into a stream for the state and one for the actions
     compiled: bool = True  # use kernels.py where it serves (mlp); False: PyTorch throughout
@@ -43,12 +45,12 @@ class QNetworkSettings:
     }
 
     def __post_init__(self) -> None:
-        check_widths(self.hidden, self.channels)
+        check_widths(self.hidden, self.channels, self.network)
         if self.text is not None and self.text.trainable:
             raise ValueError(
                 "text.trainable needs learner 'ppo' with policy 'network': a replay keeps vectors, not texts"
             )
-        if self.dueling and self.hidden[-1] < 2:
+        if self.dueling and self.hidden and self.hidden[-1] < 2:
             raise ValueError(
                 f"dueling=true halves the last hidden layer: hidden must end with at least 2, got {self.hidden[-1]}"
             )
@@ -70,7 +72,7 @@ class QNetworkPolicy(NeuralPolicy):
             )
         self.actions, self.first = space.n, int(s.dueling)  # action j's output stands at first + j
         self.reader = None if s.text is None else TextEncoder(s.text, group_spec)
-        shape = networks.Shape(s.hidden, s.activation, s.encoder, s.channels, 0)
+        shape = networks.Shape(s.hidden, s.activation, s.encoder, s.channels, 0, network=s.network)
         super().__init__(s, group_spec, shape, self.first + self.actions, 0.5)
         self.epsilon = 1.0  # probability of any legal action; the learner's schedule sets it
         if s.dueling:
@@ -146,26 +148,28 @@ def keep_streams_apart(net: networks.Network) -> None:
 
 def stream_weights(net: networks.Network) -> Array:
     """Mask `[P]` of the parameters of a dueling network that learn: all but the output weights across its streams."""
-    parts = []
-    for parameter in net.parameters():
-        if parameter.requires_grad:
-            part = np.ones(parameter.shape[1:], bool)
-            if parameter is net.out.weight:
-                half = len(part) // 2
-                part[:half, 1:] = part[half:, 0] = False
-            parts.append(part.reshape(-1))
-    return np.concatenate(parts)
+    weight = np.ones(net.out.weight.shape[1:], bool)
+    weight[: len(weight) // 2, 1:] = weight[len(weight) // 2 :, 0] = False
+    return _mask(net, {net.out.weight: weight}, True)
 
 
 def state_stream(net: networks.Network) -> Array:
     """Mask `[P]` of the parameters of a dueling network that affect the state's value alone."""
-    parts, last = [], net.body.layers[-1]
-    for parameter in net.parameters():
-        if parameter.requires_grad:
-            part = np.zeros(parameter.shape[1:], bool)
-            if parameter is net.out.weight or parameter is net.out.bias:
-                part[..., 0] = True
-            elif parameter is last.weight or parameter is last.bias:
-                part[..., : part.shape[-1] // 2] = True
-            parts.append(part.reshape(-1))
+    chosen, last = {}, net.body.layers[-1]
+    for parameter in (net.out.weight, net.out.bias):
+        chosen[parameter] = np.zeros(parameter.shape[1:], bool)
+        chosen[parameter][..., 0] = True
+    for parameter in (last.weight, last.bias):
+        chosen[parameter] = np.zeros(parameter.shape[1:], bool)
+        chosen[parameter][..., : parameter.shape[-1] // 2] = True
+    return _mask(net, chosen, False)
+
+
+def _mask(net: networks.Network, chosen: Mapping[torch.nn.Parameter, Array], others: bool) -> Array:
+    """Masks of parameters laid end to end as in `FlatParams`; `others` is that of all that are not named."""
+    parts = [
+        chosen[p].reshape(-1) if p in chosen else np.full(p.numel() // net.parameter_sets, others)
+        for p in net.parameters()
+        if p.requires_grad
+    ]
     return np.concatenate(parts)

@@ -11,7 +11,14 @@ import numpy as np
 from coterie.core import seeding
 from coterie.core.group import GroupSpec, Learner
 from coterie.core.types import Array, Experience, Joint, State, map_tree
-from coterie.testing.comparison import expect, expect_equal, expect_members, leaves, through_checkpoint
+from coterie.testing.comparison import (
+    expect,
+    expect_equal,
+    expect_members,
+    expect_same_start,
+    leaves,
+    through_checkpoint,
+)
 from coterie.testing.sampling import random_experience
 
 
@@ -25,6 +32,7 @@ def check_learner(
     """
     learner, bystander, again = (make_learner(group_spec) for _ in range(3))
     expect_members(learner, Learner)
+    expect_same_start("a learner that is built twice", _full_state(learner), _full_state(bystander))
     experience = random_experience(group_spec, learner.policy, masked, 0)
     other = random_experience(group_spec, learner.policy, masked, 1)
     first, experience_before = _full_state(learner), leaves(experience)

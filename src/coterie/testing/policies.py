@@ -29,6 +29,7 @@ from coterie.testing.comparison import (
     expect,
     expect_equal,
     expect_members,
+    expect_same_start,
     leaves,
     text_valid,
     through_checkpoint,
@@ -52,6 +53,7 @@ def check_policy(
     """
     policy = make_policy(group_spec)
     expect_members(policy, Policy)
+    expect_same_start("a policy that is built twice", policy.state(), make_policy(group_spec).state())
     view = random_view(group_spec, seeding.generator(0, "check_policy"), masked, policy.memory_size, world)
     view_before, state_before = leaves(view), leaves(policy.state())
     for greedy in (False, True):

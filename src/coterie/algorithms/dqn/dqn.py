@@ -192,6 +192,8 @@ class DQN:
         if self.team and not group_spec.simultaneous:
             raise ValueError(f"mixer={settings.mixer} needs a world in which all agents act at once")
         hand_over = settings.hand_over
+        if hand_over is not None and hand_over.warm_up and not policy.shape.hidden:
+            raise ValueError(f"hand_over.warm_up={hand_over.warm_up} needs a hidden layer; set policy.hidden=[64]")
         if hand_over is not None and hand_over.warm_up and not policy.first:
             raise ValueError(
                 f"hand_over.warm_up={hand_over.warm_up} needs policy.dueling=true: other networks have no value of the "

@@ -327,7 +327,10 @@ class MADDPG:
         if self.centralized:
             lay = layout(self.layout.observation_space())
             extra = self.critic_identities + self.layout.action_size
-            shape = replace(shape, encoder="mlp", extra=extra, scaled=self.normalizer.enabled)
+            hidden = shape.hidden or (64, 64)  # a network of the user's own may have none
+            shape = replace(
+                shape, encoder="mlp", network=None, hidden=hidden, extra=extra, scaled=self.normalizer.enabled
+            )
         else:
             lay = policy.layout
             shape = replace(shape, extra=policy.shape.extra + policy.size)
