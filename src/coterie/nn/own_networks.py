@@ -7,6 +7,7 @@ PyTorch, NumPy and Python are seeded while it is built, so that its first weight
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -34,6 +35,7 @@ class OwnNetwork(nn.Module):
             for key in self.names:
                 self.stacked.append(nn.Parameter(torch.stack([module.get_parameter(key).detach() for module in made])))
             self.module.requires_grad_(False)
+        self.copies = nn.ModuleList()  # of `split`
         self.outputs = self._count_features(name)
 
     def _count_features(self, name: str) -> int:
@@ -51,16 +53,26 @@ class OwnNetwork(nn.Module):
         if not len(self.stacked):
             features: Tensor = self.module(self.observations(x[0]))
             return features.unsqueeze(0)
+        if len(self.copies):
+            return torch.stack([module(self.observations(x[i])) for i, module in enumerate(self.copies)])
         parts = []
         for i, rows in enumerate(x):
             own = {key: values[i] for key, values in zip(self.names, self.stacked, strict=True)}
             parts.append(torch.func.functional_call(self.module, own, (self.observations(rows),)))
         return torch.stack(parts)
 
+    def split(self) -> None:
+        """Read by a copy of the module for each parameter set from now on: what a graph can hold."""
+        for i in range(len(self.stacked[0]) if len(self.stacked) else 0):
+            module = copy.deepcopy(self.module)
+            for key, values in zip(self.names, self.stacked, strict=True):
+                module.get_parameter(key).data = values.detach()[i].clone()
+            self.copies.append(module)
+
     def observations(self, rows: Tensor) -> Tensor | dict[str, Tensor]:
         """Packed rows `[M, size]` in the shape of observations."""
         parts = {
-            name: rows[:, entry.start : entry.stop].reshape(len(rows), *entry.shape)
+            name: rows[:, entry.start : entry.stop].reshape(rows.shape[0], *entry.shape)
             for name, entry in self.lay.entries.items()
         }
         return next(iter(parts.values())) if self.lay.bare else parts
