@@ -114,7 +114,7 @@ def test_maddpg_takes_the_cpu_like_any_other(cuda_there, compiled):
     cuda_there(False)
     pair = table_learners(MADDPG_CASES["box"], "auto", "cpu", compiled=compiled)
     assert [one.policy.device for one in pair] == [torch.device("cpu")] * 2
-    assert [one.compiled for one in pair] == [compiled] * 2
+    assert [maddpg.compiled(one) for one in pair] == [compiled] * 2
     learn_alike(pair, MADDPG_CASES["box"], 0)
 
 

@@ -9,16 +9,19 @@ every layer the weights `[inputs, outputs]`, then the biases. An algorithm's los
 from __future__ import annotations
 
 import importlib.util
+import math
 from typing import NamedTuple
 
 import numpy as np
 from numba import njit
 
 from coterie.core.types import Array
-from coterie.nn.log_probs import IMPOSSIBLE, LOG_STD_HIGH, LOG_STD_LOW, log_softmax
+from coterie.nn.launch import kernel
+from coterie.nn.log_probs import HALF_LOG_2PI, LOG_STD_HIGH, LOG_STD_LOW, log_softmax
 
 BLOCK = 512  # rows that a forward pass takes at once, so that activations stay in the cache
 NO_MASK = np.zeros((0, 0, 0), np.bool_)
+LOG_2 = math.log(2)
 FAST = {"contract", "arcp", "nsz", "reassoc"}  # reorder sums, but keep NaN and infinity as they are
 
 
@@ -238,13 +241,14 @@ def backward_sets(
 def input_slopes_sets(
     flats: Array, sizes: Array, relu: bool, x: Array, store: Array, slopes: Array, deltas: Array, result: Array
 ) -> None:
-    """The slopes `[S, M, in]` of the losses by inputs."""
+    """The slopes `[S, M, K]` of the losses by the last K inputs."""
     for s in range(len(flats)):
         place_slopes(store[s], slopes[s])
         found = backward_inputs(flats[s], sizes, relu, x[s], store[s], deltas)
+        first = found.shape[1] - result.shape[2]
         for m in range(found.shape[0]):
-            for j in range(found.shape[1]):
-                result[s, m, j] = found[m, j]
+            for j in range(result.shape[2]):
+                result[s, m, j] = found[m, first + j]
 
 
 @njit(cache=True, error_model="numpy")
@@ -433,42 +437,40 @@ def decide_bounded(
 # Squashed Gaussians -----------------------------------------------------------------------------------
 
 
-@njit(cache=True, error_model="numpy")
-def sample_squashed(out: Array, noise: Array, action: Array, log_prob: Array) -> None:
+@kernel
+def sample_squashed(m: int, out: Array, noise: Array, action: Array, log_prob: Array) -> None:
     """Actions tanh(mean + std · noise) in [−1, 1] and their log-densities there, for outputs `[M, 2K]`.
 
     Outputs are the K means, then the K logarithms of deviations, which are clipped. The density is that of the change
     of variables (Haarnoja et al. 2018, appendix C), log N(z) − Σ log(1 − tanh² z), in a form that stays finite.
     """
-    rows, width = noise.shape
-    for m in range(rows):
-        total = np.float32(0)
-        for k in range(width):
-            log_std = min(max(out[m, width + k], np.float32(LOG_STD_LOW)), np.float32(LOG_STD_HIGH))
-            z = out[m, k] + np.exp(log_std) * noise[m, k]
-            action[m, k] = np.tanh(z)
-            softplus = max(-2 * z, np.float32(0)) + np.log1p(np.exp(-abs(2 * z)))  # of −2z
-            total -= np.float32(0.5) * noise[m, k] * noise[m, k] + log_std + np.float32(0.5 * np.log(2 * np.pi))
-            total -= 2 * (np.float32(np.log(2)) - z - softplus)
-        log_prob[m] = total
+    width, total = noise.shape[1], np.float32(0)
+    for k in range(width):
+        log_std = min(max(out[m, width + k], np.float32(LOG_STD_LOW)), np.float32(LOG_STD_HIGH))
+        z = out[m, k] + math.exp(log_std) * noise[m, k]
+        action[m, k] = math.tanh(z)
+        softplus = max(-2 * z, np.float32(0)) + math.log1p(math.exp(-abs(2 * z)))  # of −2z
+        total -= np.float32(0.5) * noise[m, k] * noise[m, k] + log_std + np.float32(HALF_LOG_2PI)
+        total -= 2 * (np.float32(LOG_2) - z - softplus)
+    log_prob[m] = total
 
 
-@njit(cache=True, error_model="numpy")
-def squashed_slopes(out: Array, noise: Array, action: Array, action_slope: Array, log_prob_slope: Array) -> None:
-    """Replace outputs `[M, 2K]` by a loss's slopes, given those by actions `[M, K]` and by log-densities `[M]`.
+@kernel
+def squashed_slopes(
+    m: int, out: Array, noise: Array, action: Array, action_slope: Array, log_prob_slope: Array, slopes: Array
+) -> None:
+    """A loss's slopes by outputs `[M, 2K]`, from those by actions `[M, K]` and by log-densities `[M]`.
 
     `action` is what `sample_squashed` found. Outside their bounds the logarithms of deviations have no slope.
     """
-    rows, width = noise.shape
-    for m in range(rows):
-        for k in range(width):
-            log_std, point = out[m, width + k], action[m, k]
-            by_z = action_slope[m, k] * (np.float32(1) - point * point) + log_prob_slope[m] * 2 * point
-            out[m, k] = by_z
-            if log_std < LOG_STD_LOW or log_std > LOG_STD_HIGH:
-                out[m, width + k] = 0
-            else:
-                out[m, width + k] = by_z * np.exp(log_std) * noise[m, k] - log_prob_slope[m]
+    width = noise.shape[1]
+    for k in range(width):
+        log_std, point = out[m, width + k], action[m, k]
+        by_z = action_slope[m, k] * (np.float32(1) - point * point) + log_prob_slope[m] * 2 * point
+        slopes[m, k] = by_z
+        slopes[m, width + k] = 0
+        if LOG_STD_LOW <= log_std <= LOG_STD_HIGH:
+            slopes[m, width + k] = by_z * math.exp(log_std) * noise[m, k] - log_prob_slope[m]
 
 
 @njit(cache=True, error_model="numpy")
@@ -482,7 +484,8 @@ def decide_squashed(inputs: PolicyInputs, noise: Array) -> tuple[Array, Array]:
         for a in range(0, rows, BLOCK):
             b = min(a + BLOCK, rows)
             out = forward(inputs.flats[s], inputs.sizes, inputs.relu, x[s, a:b], store)
-            sample_squashed(out, noise[s, a:b], action[s, a:b], log_prob[s, a:b])
+            for m in range(b - a):
+                sample_squashed(m, out, noise[s, a:b], action[s, a:b], log_prob[s, a:b])
     return action, log_prob
 
 
@@ -553,54 +556,9 @@ def decide_by_value(
 
 
 @njit(cache=True, error_model="numpy")
-def _best(out: Array, start: int, stop: int, legal: Array) -> int:
-    """The highest output of a choice, the first of several; illegal ones count as `IMPOSSIBLE`."""
-    at, top = start, np.float32(-np.inf)
-    for k in range(start, stop):
-        value = out[k] if legal[k] else np.float32(IMPOSSIBLE)
-        if value > top:
-            at, top = k, value
-    return at
-
-
-@njit(cache=True, error_model="numpy")
-def settle(out: Array, legal: Array, choices: Array, clipped: bool, action: Array) -> None:
-    """The encoded greedy action."""
-    if len(choices) == 0:
-        for k in range(len(out)):
-            action[k] = squash(out[k], clipped)
-        return
-    start = 0
-    action[:] = 0
-    for size in choices:
-        action[_best(out, start, start + size, legal)] = 1
-        start += size
-
-
-@njit(cache=True, error_model="numpy")
 def unsquash(slope: np.float32, out: np.float32, point: np.float32, clipped: bool) -> np.float32:
     """An output's gradient from that of its squashed point; outside the bounds only inward gradients pass."""
     if not clipped:
         return slope * (np.float32(1) - point * point)
     outwards = (out > 1 and slope < 0) or (out < -1 and slope > 0)
     return np.float32(0) if outwards else slope
-
-
-@njit(cache=True, error_model="numpy")
-def through_choices(
-    out: Array, gumbel: Array, legal: Array, choices: Array, temperature: float, action: Array, soft: Array
-) -> None:
-    """A drawn choice `action`, and the softmax `soft` that its gradient is taken of."""
-    noisy, start = out + gumbel, 0
-    settle(noisy, legal, choices, False, action)
-    for size in choices:
-        top, total = np.float32(-np.inf), np.float32(0)
-        for k in range(start, start + size):
-            soft[k] = (noisy[k] if legal[k] else np.float32(IMPOSSIBLE)) / np.float32(temperature)
-            top = max(top, soft[k])
-        for k in range(start, start + size):
-            soft[k] = np.exp(soft[k] - top)
-            total += soft[k]
-        for k in range(start, start + size):
-            soft[k] /= total
-        start += size

@@ -77,5 +77,5 @@ class GaussianPolicy(NeuralPolicy):
             return self.restore_order(found[0], lead), self.restore_order(found[1], lead)
         out = np.ascontiguousarray(self.forward(packed, view)[0]).reshape(-1, 2 * self.size)
         action, log_prob = np.empty((len(out), self.size), np.float32), np.empty(len(out), np.float32)
-        kernels.sample_squashed(out, noise.reshape(action.shape), action, log_prob)
+        kernels.sample_squashed.over(len(out), out, noise.reshape(action.shape), action, log_prob)
         return action.reshape(noise.shape), log_prob.reshape(lead)

@@ -16,7 +16,7 @@ from coterie.core.types import Array, Decision, Discrete, State, Text, View
 from coterie.nn import kernels, networks
 from coterie.nn.advice import LEAST
 from coterie.nn.devices import Device
-from coterie.nn.distributions import IMPOSSIBLE
+from coterie.nn.log_probs import IMPOSSIBLE
 from coterie.nn.packing import TextError
 from coterie.policies.network import NeuralPolicy, check_widths
 from coterie.policies.text_encoder import TextEncoder, TextSettings

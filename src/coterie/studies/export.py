@@ -26,7 +26,8 @@ from coterie.core.group import Group
 from coterie.core.lookup import suggest
 from coterie.core.sampling import random_actions
 from coterie.core.types import Array, Box, CoterieError, Discrete, MultiDiscrete, Tree, View, map_tree
-from coterie.nn.distributions import EDGE, IMPOSSIBLE, Beta
+from coterie.nn.distributions import EDGE, Beta
+from coterie.nn.log_probs import IMPOSSIBLE
 from coterie.nn.own_networks import OwnNetwork
 from coterie.nn.packing import Layout, digits
 from coterie.policies.deterministic import DeterministicPolicy
