@@ -119,15 +119,17 @@ class DecisionBatch:
         self.x, self.next_x = (np.empty((*lead, own.layout.size + policy.identities), np.float32) for _ in range(2))
         self.action = np.empty((*lead, width), np.float32)
         self.reward, self.discount, self.weight = (np.empty(lead, np.float32) for _ in range(3))
-        self.flat = [a.reshape(lead[0] * lead[1], *a.shape[2:]) for a in (self.x, self.next_x, self.action)]
-        self.flat += [a.reshape(-1) for a in (self.reward, self.discount, self.weight)]
+        self.count = lead[0] * lead[1]
 
     def fill(self, rows: JointTransitions, index: Array) -> None:
         """Read these rows `[B]` of the replay."""
         normalizer, sets = self.policy.normalizer, len(self.x)
+        inputs, next_inputs, action = (a.reshape(self.count, -1) for a in (self.x, self.next_x, self.action))
+        reward, discount, weight = (a.reshape(-1) for a in (self.reward, self.discount, self.weight))
         gather_decisions.over(
-            len(self.flat[0]),
+            self.count,
             *(index, sets, self.first, self.first_action, rows.observation, rows.next_obs, rows.action),
-            *(rows.reward, rows.discount, rows.valid, normalizer.shift, normalizer.scale, normalizer.limit, *self.flat),
+            *(rows.reward, rows.discount, rows.valid, normalizer.shift, normalizer.scale, normalizer.limit),
+            *(inputs, next_inputs, action, reward, discount, weight),
         )
         share_weights.over(sets, self.weight)

@@ -8,6 +8,7 @@ of the outputs belongs to decision `rows[m]`. What the second needs of the first
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -23,7 +24,7 @@ HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 
 
 @jit(forceinline=True)
-def log_sum_exp(logits: Array, m: int, start: int, stop: int, mask: Array, r: int) -> tuple[float, bool]:
+def log_sum_exp(logits: Array, m: int, start: int, stop: int, mask: Array, r: int) -> tuple[Any, bool]:
     """The logarithm of the sum of exp(logit) over `logits [m, start:stop]`, and whether anything is legal.
 
     What `mask [r]` calls illegal counts as −1e9; a mask of width 0 allows everything.
@@ -209,7 +210,7 @@ def squashed_log_probs(
             expected -= 2 * weights[n] * (abs(z) + math.log1p(e))
             pull -= 2 * weights[n] * tangent
             stretch -= 2 * weights[n] * tangent * nodes[n]
-        spread += log_std + HALF_LOG_2PI + 0.5 + math.log(2) + expected
+        spread += float(log_std + HALF_LOG_2PI + 0.5 + math.log(2) + expected)
         scratch[m, 0, k] = far / std
         scratch[m, 0, width + k] = far * far - 1 if inside else 0.0
         scratch[m, 1, k] = pull

@@ -242,15 +242,15 @@ class TorchNet(Net):
         lead = rows.image if isinstance(rows, PixelRows) else rows
         held = None if memory is None else self._tensor(memory)
         chunk = max(min(CHUNK, CHUNK_NUMBERS // max(lead.shape[-1], 1)), 1)
-        parts, after = [], []
+        parts, after = list[Array](), list[Array]()
         for first in range(0, max(lead.shape[1], 1), chunk):
             cut = operator.itemgetter((slice(None), slice(first, first + chunk)))
             out, new = self.module(self.place(map_rows(cut, rows)), None if held is None else cut(held))
             parts.append(out.cpu().numpy())
-            after.append(None if new is None else new.cpu().numpy())
-        if len(parts) == 1:
-            return parts[0], after[0]
-        return np.concatenate(parts, axis=1), None if memory is None else np.concatenate(after, axis=1)
+            if new is not None:
+                after.append(new.cpu().numpy())
+        joined = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
+        return joined, np.concatenate(after, axis=1) if after else None
 
     def step(self, rate: float, limit: float, learning: Array | None = None) -> None:
         self.step_parts([rate] * len(self.flats), limit, learning)

@@ -155,7 +155,8 @@ def stream_weights(net: networks.Network) -> Array:
 
 def state_stream(net: networks.Network) -> Array:
     """Mask `[P]` of the parameters of a dueling network that affect the state's value alone."""
-    chosen, last = {}, net.body.layers[-1]
+    chosen, last = dict[torch.nn.Parameter, Array](), net.body.layers[-1]
+    assert isinstance(last, networks.Dense)
     for parameter in (net.out.weight, net.out.bias):
         chosen[parameter] = np.zeros(parameter.shape[1:], bool)
         chosen[parameter][..., 0] = True

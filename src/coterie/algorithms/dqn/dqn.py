@@ -308,14 +308,14 @@ class DQN:
             if self.team and sets > 1:
                 chosen = [(i, gaps[:, i][known[:, i]]) for i in range(sets)]
             else:
-                chosen = [(number if sets > 1 else 0, gaps[known])]
+                chosen = [(int(number) if sets > 1 else 0, gaps[known])]
             for i, found in chosen:
                 if len(found) and np.median(found) > 0:
                     factor[i] = gap / float(np.median(found))
         with torch.no_grad():
-            out = policy.net.out
-            out.weight[..., policy.first :] *= factor[:, None, None]
-            out.bias[..., policy.first :] *= factor.view(-1, *(1,) * (out.bias.dim() - 1))
+            last = policy.net.out
+            last.weight[..., policy.first :] *= factor[:, None, None]
+            last.bias[..., policy.first :] *= factor.view(-1, *(1,) * (last.bias.dim() - 1))
         self.target.copy_from(self.net, np.repeat(begin, sets // len(begin)))
 
     # Experience ---------------------------------------------------------------------------------------

@@ -67,7 +67,7 @@ def chosen_values(t: int, out: Array, places: Array, action: Array, active: Arra
 @jit(forceinline=True)
 def td_loss(
     value: Float32, target: Float32, weight: Float32, count: Float32, delta: Float32
-) -> tuple[Float32, float, Float32]:
+) -> tuple[Float32, Float32, Float32]:
     """Huber loss of one temporal-difference error: (error, loss, slope of the weighted mean loss).
 
     Errors beyond `delta` count linearly, which is Mnih et al. 2015's clipping of the error. The slope is that of the

@@ -283,7 +283,8 @@ class MADDPG:
         slots = np.arange(self.layout.obs_size)
         self.normalizer = Normalizer(slots, len(slots), 1, self.centralized and policy.normalizer.enabled)
         target = networks.Network(policy.shape, policy.layout, policy.size, 0.01, policy.seeds("target"))
-        self.actor = NetworkWithTarget(policy.trainable, make_net(target.to(policy.device), policy.spec is not None))
+        self.target_network = target.to(policy.device)
+        self.actor = NetworkWithTarget(policy.trainable, make_net(self.target_network, policy.spec is not None))
         self.critics = [self.make_critic(name) for name in ("critic", "twin")[: 1 + settings.critic.twin]]
         self.amounts = np.zeros((group_spec.parameter_sets, 2))  # running sums of `outcomes.mean_square`
         self.replay = Replay(settings.replay.uniform(), self.layout.empty_rows(0))
@@ -352,7 +353,7 @@ class MADDPG:
 
     def target_policy(self) -> TargetPolicy:
         """The target policy as it is now."""
-        return self.policy.target_policy(self.actor.target.module)
+        return self.policy.target_policy(self.target_network)
 
     def learn(self, own: Experience, joint: Joint, random: np.random.Generator) -> Metrics:
         s = self.settings

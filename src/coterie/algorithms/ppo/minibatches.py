@@ -185,9 +185,19 @@ def lay_out(batch: Batch, head: Head, advice_use: AdviceUse | None, value_limits
             prior = flat(log_prior(batch.advice), head.outputs)
         elif advice_use.use.mode == "kl":
             advice = flat(batch.advice.probabilities, head.outputs), flat(batch.advice.strength)
-    numbers = (batch.log_prob, batch.importance, batch.advantage, batch.target, batch.value, batch.weight)
     limit = np.repeat(value_limits, batch.weight.size // len(value_limits))
-    return Decisions(head.taken(batch.action, batch.mask), *map(flat, numbers), limit, prior, advice)
+    return Decisions(
+        taken=head.taken(batch.action, batch.mask),
+        log_prob=flat(batch.log_prob),
+        importance=flat(batch.importance),
+        advantage=flat(batch.advantage),
+        target=flat(batch.target),
+        value=flat(batch.value),
+        weight=flat(batch.weight),
+        value_limit=limit,
+        prior=prior,
+        advice=advice,
+    )
 
 
 def rows_to_learn(batch: Batch) -> Array:

@@ -186,7 +186,7 @@ class SAC:
                 metrics |= dict(zip(losses.NAMES, (sums / updates).tolist(), strict=True))
             metrics |= {"updates": float(updates), "learning_rate": hyperparams.actor_rate}
         self.update_normalizer(own)
-        learned = [self.temperature.flat, *(one.flat.array for one in (self.actor, *self.critics))]
+        learned = [self.temperature.flat, self.actor.flat.array, *(critic.flat.array for critic in self.critics)]
         demand_finite(self.group_spec.group, metrics, [self.policy.normalizer.mean], learned)
         return metrics | {"temperature": float(np.exp(self.temperature.flat).mean())}
 
@@ -277,7 +277,7 @@ class SAC:
         nets = [critic.net for critic in self.critics]
         first, second = (flat(net.forward(work.joined, through=width)) for net in nets)
         losses.lower_value_slopes.over(
-            count, first, second, flat1(batch.weight), *(flat(slopes) for slopes in work.slopes), terms
+            count, first, second, flat1(batch.weight), flat(work.slopes[0]), flat(work.slopes[1]), terms
         )
         by_first, by_second = (net.input_slopes(slopes) for net, slopes in zip(nets, work.slopes, strict=True))
         losses.entropy_slopes.over(
