@@ -270,7 +270,7 @@ class NetworkSettings:
     identity: bool = True  # input to a shared mlp or cnn which agent it plays; a set network has no such input
     # distribution of continuous actions; discrete ones refuse gaussian
     continuous: Literal["beta", "gaussian"] = "beta"
-    compiled: bool = True  # use kernels.py where it serves (mlp, discrete choices); False: PyTorch throughout
+    compiled: bool = True  # use kernels.py where it serves (mlp); False: PyTorch throughout
     device: Device = "auto"  # of actor and critic; auto: cpu where the compiled path serves, else cuda if there is one
     normalize_observations: bool = True  # by running mean and deviation; images are left as they are
     text: TextSettings | None = None  # text features in addition to the observation; None: none

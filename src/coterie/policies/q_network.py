@@ -125,6 +125,13 @@ class QNetworkPolicy(NeuralPolicy):
         """`values` of arrays."""
         return self.values(torch.from_numpy(out)).numpy()
 
+    def output_slopes(self, slopes: Array) -> Array:
+        """A loss's slopes by outputs, from those by action values `[…, actions]`."""
+        if not self.first:
+            return slopes
+        advantage = slopes - slopes.mean(axis=-1, keepdims=True)
+        return np.concatenate([slopes.sum(axis=-1, keepdims=True), advantage], axis=-1)
+
     def state(self) -> State:
         return super().state() | {"epsilon": self.epsilon}
 

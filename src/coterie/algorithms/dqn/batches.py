@@ -76,7 +76,7 @@ def gather_columns(
     to_next_mask: Array,
     to_advised: Array,
 ) -> None:
-    """Copy what else is known of transition t."""
+    """Copy the other columns of transition t."""
     r = index[t]
     to_reward[t], to_discount[t] = reward[r], discount[r]
     for m in range(action.shape[1]):
@@ -143,7 +143,7 @@ class Batch:
                 self._fill_pixels(replay.rows, self.index[part], self.places[part])
 
     def _bind(self, number: int) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-        """What the two kernels read and write for one replay."""
+        """Arguments of the two kernels for one replay."""
         rows, part, normalizer = self.replays[number].rows, self.parts[number], self.policy.normalizer
         index = self.index[part]
         inputs = (index, rows.observation, rows.next_obs, rows.agent, self.places[part], self.sets[number])

@@ -81,7 +81,7 @@ def critic_inputs(
 
 @jit(forceinline=True)
 def action_start(a: int, layout: GroupLayout) -> int:
-    """Where an agent's own action begins among the actions in its critic's inputs."""
+    """The index of an agent's own action among the actions in its critic's inputs."""
     if not layout.centralized:
         return 0
     return layout.first_action + (0 if layout.own_first else a) * layout.action_size

@@ -441,7 +441,7 @@ class MADDPG:
         return sums / self.group_spec.parameter_sets
 
     def group_layout(self) -> GroupLayout:
-        """Where the group's numbers are, for the kernels."""
+        """Offsets of the group's numbers, for the kernels."""
         own = self.layout.own
         return GroupLayout(
             sets=self.group_spec.parameter_sets,

@@ -43,7 +43,7 @@ class Batch(NamedTuple):
 
 
 class Decisions(NamedTuple):
-    """What the losses read of a batch: its decisions laid end to end, R = S·M or S·M·T."""
+    """A batch as the losses read it: its decisions laid end to end, R = S·M or S·M·T."""
 
     taken: Taken
     log_prob: Array  # [R]

@@ -362,7 +362,7 @@ class PPO:
         self.critic.step(hyperparams.critic_learning_rate, limit, part.learning)
 
     def value_limits(self) -> Array:
-        """How far a value may move `[S]`: each critic has its own units; 0: any distance."""
+        """Limits of how far a value may move `[S]`, in units of each critic; 0: any distance."""
         clip = self.settings.value_clip
         return np.zeros(len(self.returns.scale)) if clip is None else clip / self.returns.scale[:, 0].astype(np.float64)
 
