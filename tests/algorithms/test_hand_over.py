@@ -259,7 +259,7 @@ def test_target_networks_begin_with_the_weights_that_a_run_starts_from(tmp_path,
     before = group.policy.flat.array.copy()
     start_groups(config, [group])
     assert not np.array_equal(group.policy.flat.array, before)
-    target = group.learner.actor.target_flat if experiment == "spread-maddpg" else group.learner.target_flat
+    target = group.learner.actor.target_flat if experiment == "spread-maddpg" else group.learner.target.flat
     np.testing.assert_array_equal(target.array, group.policy.flat.array)
 
 
