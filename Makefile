@@ -43,8 +43,8 @@ demo: $(STAMP) ## train two agents on a grid (video, report), then seat a langua
 
 lm: $(STAMP) ## fetch the embedded language model and the sentence encoder, once (177 MB to download, 0.7 GB on disk)
 	@echo "fetching two models: 177 MB to download, 0.7 GB on disk; kept, see 'coterie doctor'"
-	$(BIN)/python -m coterie.lm.backends.embedded
-	$(BIN)/python -m coterie.lm.backends.minilm
+	$(BIN)/python -m coterie.lm.ask.embedded
+	$(BIN)/python -m coterie.lm.ask.minilm
 
 test: $(STAMP) ## run all tests on all cores
 	$(PYTEST)

@@ -18,10 +18,10 @@ from typing import Any
 from interleave import commit
 
 from coterie.config import schema
+from coterie.runs.run import Run
 from coterie.studies import figures
 from coterie.training import loop
 from coterie.training.loop import AfterValidation
-from coterie.training.run import Run
 
 SHARE = 0.9  # of the expert's return
 EVERY = 4096  # environment steps between evaluations

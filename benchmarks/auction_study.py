@@ -24,13 +24,13 @@ from interleave import commit
 import coterie
 from coterie.core.types import Array
 from coterie.preferences.prospect import NEUTRAL
+from coterie.runs.run import Run
+from coterie.studies.auction import metrics
+from coterie.studies.auction.report import draw_summary
 from coterie.studies.match.match import Player
 from coterie.training import build
 from coterie.training.evaluate import evaluate, evaluation_envs
 from coterie.training.loop import evaluation_seed
-from coterie.training.run import Run
-from coterie.worlds.auction import metrics
-from coterie.worlds.auction.report import draw_summary
 
 SPLITS = [(1, 1), (1, 2), (2, 1), (1, 3), (2, 2), (3, 1)]  # prospect theorists and neutral bidders at one table
 SHOWN = [0.25, 0.5, 0.75, 0.9]  # valuations

@@ -30,8 +30,8 @@ from interleave import HERE, commit, measure
 from scipy.stats import ttest_ind
 
 import coterie
-from coterie.core import demonstrations
-from coterie.core.demonstrations import Demonstrations
+from coterie.algorithms.imitation import demonstrations
+from coterie.algorithms.imitation.demonstrations import Demonstrations
 from coterie.studies import figures
 from coterie.studies.demonstrate.record import DemonstrationSpec, record
 from coterie.studies.statistics import Estimate

@@ -28,18 +28,18 @@ from interleave import commit
 from kept_runs import is_kept
 
 import coterie
+from coterie.algorithms.imitation import demonstrations
 from coterie.config import schema
-from coterie.core import demonstrations
+from coterie.runs.run import Run
 from coterie.studies import figures
 from coterie.studies.demonstrate.record import DemonstrationSpec, record
 from coterie.studies.statistics import Estimate
 from coterie.training.build import build_render_world, build_world
 from coterie.training.clone import cloning_overrides
 from coterie.training.loop import evaluation_seed
-from coterie.training.run import Run
 from coterie.training.runner import Runner, play_episodes
 from coterie.training.table import load
-from coterie.training.video import write_video
+from coterie.video.films import write_video
 
 EXPERIMENT = "doorkey-expert-ppo"
 PLANNER = "planner:lm=embedded"

@@ -19,7 +19,7 @@ from typing import Any
 
 from interleave import commit, demand_cuda
 
-from coterie.training.run import Run
+from coterie.runs.run import Run
 
 PROGRAM = """
 import sys, torch

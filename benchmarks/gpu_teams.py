@@ -29,16 +29,16 @@ import torch
 from interleave import commit, demand_cuda
 
 from coterie.algorithms.at_grpo.groups import Answers
-from coterie.algorithms.at_grpo.loss import token_loss
-from coterie.algorithms.at_grpo.update_worker import UpdateSpec, UpdateWorker
-from coterie.lm.backends import embedded
-from coterie.lm.backends.engine import Engine, EngineSpec, Request
-from coterie.lm.backends.local import Local
-from coterie.lm.backends.local_settings import LocalSettings
-from coterie.lm.loading import LMSettings, shared_backend
-from coterie.lm.transformer import Transformer, from_hugging_face
+from coterie.algorithms.at_grpo.update_worker import UpdateSpec, UpdateWorker, token_loss
+from coterie.lm.ask import embedded
+from coterie.lm.ask.loading import LMSettings, shared_backend
+from coterie.lm.ask.local import Local
+from coterie.lm.ask.local_settings import LocalSettings
+from coterie.lm.learn.engine import Engine, EngineSpec, Request
+from coterie.lm.learn.sampling import PAD
+from coterie.lm.learn.transformer import Transformer, from_hugging_face
+from coterie.lm.learn.updates import Weights
 from coterie.nn.devices import resolve_device
-from coterie.policies.teams.weights import PAD, Weights
 
 NEW = 128  # tokens of an answer
 NEVER = -5  # no token ends an answer
@@ -253,8 +253,8 @@ def iteration(words: list[str], folder: Path) -> dict[str, Any]:
     """
     from coterie.algorithms.at_grpo import at_grpo
     from coterie.cli import main as coterie
-    from coterie.policies.teams import policy
-    from coterie.policies.teams.rollout_worker import RolloutWorker
+    from coterie.policies.causal_lm import policy
+    from coterie.policies.causal_lm.rollout_worker import RolloutWorker
     from coterie.training import loop
     from coterie.worlds.tasks.world import TaskWorld
 

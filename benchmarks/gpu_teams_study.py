@@ -28,9 +28,9 @@ from typing import Any
 import numpy as np
 from interleave import commit, demand_cuda
 
+from coterie.runs.run import Run
 from coterie.studies import figures
 from coterie.studies.statistics import Estimate
-from coterie.training.run import Run
 
 TEAM = "groups.team"
 PLAIN = ["train.video=false", "train.tensorboard=false"]

@@ -23,12 +23,12 @@ from interleave import commit
 import coterie
 from coterie.config import schema
 from coterie.core.types import Array
-from coterie.lm.backends.scripted import Scripted
-from coterie.lm.interface import Prompt
+from coterie.lm.ask.interface import Prompt
+from coterie.lm.ask.scripted import Scripted
+from coterie.runs.run import Run
 from coterie.studies import figures
 from coterie.studies.statistics import Estimate
 from coterie.training import table
-from coterie.training.run import Run
 from coterie.worlds.gridworld.world import Gridworld
 
 EXPERIMENT = "gridworld-instructed"

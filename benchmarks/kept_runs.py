@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from coterie.config import schema
-from coterie.training.run import Run
+from coterie.runs.run import Run
 
 
 def is_kept(path: Path, wanted: schema.Config) -> bool:

@@ -20,9 +20,9 @@ from typing import Any
 from interleave import commit
 
 from coterie.config import schema
+from coterie.runs.run import Run
 from coterie.studies import figures
 from coterie.studies.report import curves
-from coterie.training.run import Run
 
 ALL = [
     "gridworld-cooperative",

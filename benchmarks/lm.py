@@ -21,12 +21,12 @@ import torch
 from interleave import commit
 
 from coterie.lm import Sampling, load
-from coterie.lm.backends.llamacpp import LlamaCppSettings
-from coterie.lm.backends.local import Local
-from coterie.lm.backends.local_settings import LocalSettings
-from coterie.lm.backends.scoring import score_rows
-from coterie.lm.backends.scripted import Scripted
-from coterie.lm.wrappers.cache import Cache, CacheSettings
+from coterie.lm.ask.cache import Cache, CacheSettings
+from coterie.lm.ask.llamacpp import LlamaCppSettings
+from coterie.lm.ask.local import Local
+from coterie.lm.ask.local_settings import LocalSettings
+from coterie.lm.ask.scoring import score_rows
+from coterie.lm.ask.scripted import Scripted
 
 OUT = Path(__file__).parent.parent / "docs" / "results"
 WAYS = (("above", "up"), ("below", "down"), ("left of", "left"), ("right of", "right"))

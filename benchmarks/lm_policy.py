@@ -20,7 +20,7 @@ from coterie.core.group import GroupSpec
 from coterie.core.seeding import generator
 from coterie.core.types import View
 from coterie.lm import prompts
-from coterie.lm.loading import LMSettings
+from coterie.lm.ask.loading import LMSettings
 from coterie.policies.language import LanguagePolicy, LanguageSettings
 from coterie.worlds.gridworld.world import Gridworld, GridworldSettings
 

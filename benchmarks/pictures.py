@@ -25,8 +25,8 @@ import shaped
 import teacher
 import teams
 
+from coterie.studies.auction.report import draw_summary
 from coterie.studies.match import show as match_show
-from coterie.worlds.auction.report import draw_summary
 
 Draw = Callable[[dict[str, Any]], bytes]
 DRAWN: dict[str, Draw] = {  # file of results -> what draws it; all others are of `learning.py`

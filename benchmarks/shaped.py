@@ -19,10 +19,10 @@ from typing import Any
 from interleave import commit
 
 from coterie.config import schema
+from coterie.runs.run import Run
 from coterie.studies import figures, statistics
 from coterie.training import loop
 from coterie.training.loop import AfterValidation
-from coterie.training.run import Run
 
 ARMS = {"unshaped": "doorkey5-ppo", "shaped": "doorkey5-shaped"}
 THRESHOLD = 0.9  # of episodes that reach the goal

@@ -31,10 +31,10 @@ from kept_runs import is_kept
 
 from coterie.config import schema
 from coterie.lm import plans
+from coterie.runs.run import Run
 from coterie.studies import figures
 from coterie.training import loop
 from coterie.training.loop import AfterValidation
-from coterie.training.run import Run
 
 QUIET = ["train.video=false", "train.tensorboard=false"]
 

@@ -31,8 +31,8 @@ SETTINGS = [
 def measure_ours(seed: int) -> float:
     """Environment steps per second of CPU time."""
     from coterie.config import schema
+    from coterie.runs.run import Run
     from coterie.training.loop import Training
-    from coterie.training.run import Run
 
     settings = schema.load("doorkey5-teacher", [*SETTINGS, f"seed={seed}"])
     with tempfile.TemporaryDirectory() as folder:

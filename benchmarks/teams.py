@@ -21,9 +21,9 @@ from typing import Any
 import numpy as np
 from interleave import commit
 
+from coterie.runs.run import Run
 from coterie.studies import figures
 from coterie.studies.statistics import Estimate
-from coterie.training.run import Run
 
 PLAIN = ["train.video=false", "train.tensorboard=false"]
 TEAM = "groups.team"

@@ -16,7 +16,7 @@ from threadpoolctl import threadpool_limits
 
 import coterie
 from coterie.cli import main
-from coterie.lm.backends import wheels
+from coterie.lm.ask import wheels
 from coterie.studies import figures, interactive
 from coterie.worlds.adapters import batch
 from helpers import numba_cache, processes

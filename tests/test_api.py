@@ -146,7 +146,7 @@ def test_overrides_that_are_no_texts_are_refused(given, tmp_path):
 
 
 def test_without_pandas_the_cure_is_named(monkeypatch):
-    from coterie.training.data_frames import data_frame
+    from coterie.runs.data_frames import data_frame
 
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(CoterieError, match=r"to_pandas needs pandas: pip install 'coterie\[pandas\]'"):

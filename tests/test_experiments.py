@@ -7,10 +7,10 @@ import coterie
 from coterie.config import schema
 from coterie.core.group import Actor
 from coterie.policies.scripted import ExpertPolicy, ExpertSettings
+from coterie.runs.run import Run
 from coterie.training import build, start
 from coterie.training.evaluate import evaluate
 from coterie.training.loop import Training
-from coterie.training.run import Run
 from coterie.worlds.tasks.sudoku import rows
 from helpers.run import MOMENT
 

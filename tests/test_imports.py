@@ -10,7 +10,7 @@ from helpers.run import environment
 
 PACKAGES = ("core", "nn", "preferences", "worlds", "lm", "policies", "roles", "algorithms", "testing")
 ALSO = (  # of packages that read settings files, what a machine without pydantic needs
-    *("training.runner", "training.rollout", "training.evaluate", "training.checkpoint"),
+    *("training.runner", "training.rollout", "training.evaluate", "runs.checkpoint"),
     *("config.registry", "studies.statistics"),
 )
 NEED_MORE = {  # module: the blocked package that it needs
@@ -19,10 +19,10 @@ NEED_MORE = {  # module: the blocked package that it needs
     "worlds.adapters.frames": "gymnasium",
     "worlds.adapters.export_aec": "gymnasium",
     "worlds.adapters.spaces": "gymnasium",
-    "worlds.auction.metrics": "omegaconf",  # needs a trained table
-    "worlds.auction.report": "omegaconf",
+    "studies.auction.metrics": "omegaconf",  # needs a trained table
+    "studies.auction.report": "omegaconf",
     **{f"lm.kernels.{name}": "triton" for name in ("attention", "layers", "log_probs")},  # comes with PyTorch for GPUs
-    "lm.backends.engine_kernels": "triton",
+    "lm.learn.engine_kernels": "triton",
 }
 BLOCKED = [
     *("pydantic", "pydantic_core", "omegaconf", "yaml", "typer", "click", "rich", "matplotlib", "PIL", "gymnasium"),

@@ -32,8 +32,8 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from coterie.core import seeding
-from coterie.lm.tokenizers import CHARACTERS, FIRST
-from coterie.training.checkpoint import load
+from coterie.lm.learn.tokenizers import CHARACTERS, FIRST
+from coterie.runs.checkpoint import load
 from coterie.worlds.tasks.plan_path import PathState, PlanPath, PlanPathSettings
 from coterie.worlds.tasks.world import AGENT_TYPE, draw_instance
 

@@ -26,7 +26,7 @@ from coterie.cli.entry import app
 from coterie.config import registry
 from coterie.config.schema import GroupConfig, Part, SeatedRun, TrainSettings
 from coterie.core import lookup
-from coterie.lm.loading import LMSettings
+from coterie.lm.ask.loading import LMSettings
 
 PARTS = {
     "world": registry.WORLDS,

@@ -16,6 +16,9 @@ from typing import Any
 import numpy as np
 
 from coterie.config.schema import ConfigError, parse_overrides
+from coterie.runs.data_frames import data_frame
+from coterie.runs.interrupt import interruptible
+from coterie.runs.run import Run
 from coterie.studies import sweep as sweeps
 from coterie.studies.compare import compare as comparing
 from coterie.studies.compare import show as show_comparison
@@ -26,10 +29,7 @@ from coterie.studies.report import report as reports
 from coterie.training import clone as cloning
 from coterie.training import start
 from coterie.training import table as tables
-from coterie.training.data_frames import data_frame
-from coterie.training.interrupt import interruptible
 from coterie.training.jobs import refuse_second_import
-from coterie.training.run import Run
 from coterie.training.table import Table
 
 __all__ = [

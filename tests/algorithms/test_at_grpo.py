@@ -11,16 +11,15 @@ import torch
 
 from coterie.algorithms.at_grpo.at_grpo import ATGRPOSettings, TurnCounter
 from coterie.algorithms.at_grpo.groups import advantages, by_episode, by_turn
-from coterie.algorithms.at_grpo.loss import token_loss, token_weights
-from coterie.algorithms.at_grpo.optimizer import Optimizer
-from coterie.algorithms.at_grpo.update_worker import minibatches
+from coterie.algorithms.at_grpo.update_worker import minibatches, token_loss, token_weights
 from coterie.algorithms.divergence import Diverged
 from coterie.config import schema
 from coterie.config.schema import ConfigError
 from coterie.core.group import Actor
 from coterie.core.types import CoterieError, Joint
-from coterie.policies.teams.policy import CausalLMPolicy
-from coterie.policies.teams.weights import PAD, Weights
+from coterie.lm.learn.sampling import PAD
+from coterie.lm.learn.updates import Optimizer, Weights
+from coterie.policies.causal_lm.policy import CausalLMPolicy
 from coterie.training import build
 from coterie.training.runner import Runner
 from helpers.teams import iterate, team

@@ -5,18 +5,18 @@ import pytest
 import torch
 
 import coterie
+from coterie.algorithms.imitation import demonstrations
 from coterie.algorithms.imitation.bc import BC, BCSettings
 from coterie.algorithms.imitation.cloning import Cloner, CloningSettings
 from coterie.algorithms.imitation.labels import Augmenter, Labels, turn
 from coterie.config import schema
-from coterie.core import demonstrations
 from coterie.core.types import Box, Discrete, Joint, as_metrics
 from coterie.policies.ensemble import DISAGREEMENT, EnsemblePolicy, EnsembleSettings
 from coterie.policies.network import NetworkPolicy, NetworkSettings
 from coterie.policies.q_network import QNetworkPolicy, QNetworkSettings
+from coterie.runs.run import Run
 from coterie.training import clone
 from coterie.training.build import build_groups, build_world
-from coterie.training.run import Run
 from helpers.demonstrations import FAST, GRID, expert
 from helpers.resume import stopped
 from helpers.run import numbers, results, train, written

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import coterie
+from coterie.algorithms.imitation import demonstrations
 from coterie.config import schema
 from coterie.config.schema import ConfigError
-from coterie.core import demonstrations
 from coterie.core.types import Joint, as_metrics
 from coterie.training import start
 from coterie.training.build import build_groups, build_world

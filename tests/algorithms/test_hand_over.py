@@ -10,8 +10,8 @@ from coterie.algorithms.dqn.dqn import DQNHandOverSettings, state_stream
 from coterie.algorithms.dqn.transitions import Transitions
 from coterie.config import schema
 from coterie.core.types import Joint
+from coterie.runs.run import Run
 from coterie.training.build import build_groups, build_world, start_groups
-from coterie.training.run import Run
 from coterie.training.runner import Runner
 from helpers.demonstrations import FAST, GRID, expert
 from helpers.dqn import joint_of, learn, make_learner, random_rollout, seen, stir, values

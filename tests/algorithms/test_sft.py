@@ -8,13 +8,11 @@ import pytest
 import torch
 
 import coterie
-from coterie.algorithms.at_grpo.optimizer import Optimizer
 from coterie.algorithms.divergence import Diverged
-from coterie.algorithms.imitation import sft
+from coterie.algorithms.imitation import demonstrations, sft
 from coterie.config.schema import ConfigError
-from coterie.core import demonstrations
-from coterie.policies.teams.weights import Weights
-from coterie.training.run import Run
+from coterie.lm.learn.updates import Optimizer, Weights
+from coterie.runs.run import Run
 from helpers.run import numbers, written
 
 TEAM = """\

@@ -17,9 +17,10 @@ import coterie
 from coterie.cli import app
 from coterie.cli.outcome import print_outcome
 from coterie.config import schema
+from coterie.runs.run import Run
 from coterie.studies import sweep
-from coterie.training import loop, mp4, table
-from coterie.training.run import Run
+from coterie.training import loop, table
+from coterie.video import mp4
 from helpers import run as run_cases
 from helpers.processes import run_command
 from helpers.run import DUEL, GRID, ODD, Odd, train, written

@@ -10,9 +10,9 @@ import tomllib
 import pytest
 
 from coterie.cli import doctor, runs
-from coterie.training import run_index
-from coterie.training.provenance import locked
-from coterie.training.run import LOCK, STUDY_LOCK, Run
+from coterie.runs import index as run_index
+from coterie.runs.provenance import locked
+from coterie.runs.run import LOCK, STUDY_LOCK, Run
 from helpers.compare import GRID, fabricate
 from helpers.run import SOURCES, environment, train
 

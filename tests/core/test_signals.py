@@ -8,8 +8,8 @@ import pytest
 
 from coterie.config import schema
 from coterie.core.signals import ctrl_c_blocked
+from coterie.runs.interrupt import Interruption
 from coterie.training import jobs, workers
-from coterie.training.interrupt import Interruption
 from coterie.worlds.adapters.workers import ProcessWorker, WorkerSpec
 from coterie.worlds.tasks.env_workers import EnvWorkers
 from helpers.run import GRID

@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import numpy as np
 
+from coterie.advice.advisor import ExpertAdvisor, ExpertAdvisorSettings, LanguageAdvisor, LanguageAdvisorSettings
 from coterie.config import schema
 from coterie.core.advice import AskSettings, UseSettings
 from coterie.core.types import View
-from coterie.lm.backends.scripted import Scripted
-from coterie.lm.loading import LMSettings
-from coterie.roles.advisor import ExpertAdvisor, ExpertAdvisorSettings, LanguageAdvisor, LanguageAdvisorSettings
+from coterie.lm.ask.loading import LMSettings
+from coterie.lm.ask.scripted import Scripted
 from coterie.training import build
 from coterie.training.runner import Runner
 from coterie.worlds.gridworld.world import Gridworld, GridworldSettings

@@ -3,8 +3,8 @@
 import json
 
 from coterie.config import schema
+from coterie.runs.run import Run
 from coterie.studies.compare import compare, runs
-from coterie.training.run import Run
 
 GRID = "gridworld-cooperative"
 FAST = "groups.team.learner.learning_rate=0.01"

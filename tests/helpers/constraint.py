@@ -4,10 +4,10 @@ import re
 
 import numpy as np
 
+from coterie.advice.constraints import ConstraintSettings, LanguageShield
 from coterie.core.types import View
-from coterie.lm.backends.scripted import Scripted
-from coterie.lm.loading import LMSettings
-from coterie.roles.constraints import ConstraintSettings, LanguageShield
+from coterie.lm.ask.loading import LMSettings
+from coterie.lm.ask.scripted import Scripted
 from helpers.language import race, view_of
 from helpers.small_worlds import spec_in
 

@@ -6,8 +6,8 @@ from torch import nn
 
 from coterie.algorithms.ppo.ppo import PPO, PPOSettings
 from coterie.core.types import AgentStep, AgentType, Box, Dict, Discrete, TimeStep, View
-from coterie.lm.backends.scripted import Scripted
-from coterie.lm.interface import LanguageModel, Unsupported
+from coterie.lm.ask.interface import LanguageModel, Unsupported
+from coterie.lm.ask.scripted import Scripted
 from coterie.policies.network import NetworkPolicy, NetworkSettings
 from coterie.policies.text_encoder import EncoderModel, TextSettings
 from coterie.preferences.standard import Individual, IndividualSettings

@@ -6,8 +6,8 @@ import numpy as np
 
 from coterie.core.group import GroupSpec
 from coterie.core.types import View
-from coterie.lm.backends.scripted import Scripted
-from coterie.lm.loading import LMSettings
+from coterie.lm.ask.loading import LMSettings
+from coterie.lm.ask.scripted import Scripted
 from coterie.policies.language import LanguagePolicy, LanguageSettings
 from coterie.worlds.gridworld.world import Gridworld, GridworldSettings
 from helpers.small_worlds import generator, spec_in

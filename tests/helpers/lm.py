@@ -6,8 +6,8 @@ import threading
 import numpy as np
 import pytest
 
-from coterie.lm.backends.scripted import Scripted
-from coterie.lm.interface import LanguageModel, Missing
+from coterie.lm.ask.interface import LanguageModel, Missing
+from coterie.lm.ask.scripted import Scripted
 
 TABLE = {"sky?": {"blue": 0.75, "grey": 0.25}, "grass?": {"green": 1.0}}
 GRID = "Answer with one word.\n" + "".join(
@@ -89,15 +89,15 @@ def tiny_model(seed=0, **changes):
 
 
 def tiny(seed=0, **settings):
-    from coterie.lm.backends.local import Local
-    from coterie.lm.backends.local_settings import LocalSettings
+    from coterie.lm.ask.local import Local
+    from coterie.lm.ask.local_settings import LocalSettings
 
     return Local(*tiny_model(seed), LocalSettings(device="cpu", **settings))
 
 
 @functools.cache
 def _embedded(kind):
-    from coterie.lm.backends import embedded
+    from coterie.lm.ask import embedded
 
     try:
         return embedded.gguf_file() if kind == "gguf" else embedded.folder()

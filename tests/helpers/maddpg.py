@@ -16,7 +16,7 @@ from coterie.algorithms.maddpg.maddpg import (
 )
 from coterie.core.group import GroupInfo
 from coterie.core.types import Finals, Joint
-from coterie.lm.backends.scripted import Scripted
+from coterie.lm.ask.scripted import Scripted
 from coterie.nn.log_probs import IMPOSSIBLE
 from coterie.nn.nets import CompiledNet
 from coterie.policies.deterministic import DeterministicPolicy, DeterministicSettings, one_hot_argmax

@@ -6,7 +6,7 @@ An answer's token sees its prompt, the earlier tokens of its own answer, and its
 import numpy as np
 import torch
 
-from coterie.lm.sampling import PAD
+from coterie.lm.learn.sampling import PAD
 
 
 def some_answers(random, groups, answers, longest_prompt, longest, vocabulary=40):

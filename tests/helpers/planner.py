@@ -1,7 +1,7 @@
 """Models that plan for door-key worlds by a rule."""
 
-from coterie.lm.backends.scripted import Scripted
-from coterie.lm.interface import BudgetDenied
+from coterie.lm.ask.interface import BudgetDenied
+from coterie.lm.ask.scripted import Scripted
 
 PLAN = ["explore", "go to key", "pick up", "go to door", "open", "go to goal", "explore", "go to goal", "done"]
 

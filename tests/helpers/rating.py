@@ -7,8 +7,8 @@ import numpy as np
 
 import coterie
 from coterie.core.types import AgentStep, AgentType, Box, Discrete, TimeStep
-from coterie.lm.backends.scripted import Scripted
-from coterie.lm.interface import RetriesExhausted
+from coterie.lm.ask.interface import RetriesExhausted
+from coterie.lm.ask.scripted import Scripted
 from helpers.run import written
 from helpers.small_worlds import generator
 

@@ -8,8 +8,8 @@ import pytest
 
 import coterie
 from coterie.config.schema import ConfigError
+from coterie.runs.run import Run
 from coterie.training import loop
-from coterie.training.run import Run
 from helpers.processes import Command
 from helpers.run import assert_same_end, files, numbers, train, written
 

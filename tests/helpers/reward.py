@@ -5,10 +5,10 @@ import re
 
 import numpy as np
 
+from coterie.advice.shaping import PotentialShaping, PotentialShapingSettings
 from coterie.core.world import World
-from coterie.lm.backends.scripted import Scripted
-from coterie.lm.loading import LMSettings
-from coterie.roles.shaping import PotentialShaping, PotentialShapingSettings
+from coterie.lm.ask.loading import LMSettings
+from coterie.lm.ask.scripted import Scripted
 
 NUMBER = re.compile(r"x = (-?\d+(?:\.\d+)?)")
 

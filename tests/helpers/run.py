@@ -12,7 +12,7 @@ import coterie
 from coterie.core import seeding
 from coterie.core.group import Stateless
 from coterie.core.types import AgentStep, AgentType, Box, CoterieError, Decision, Discrete, TimeStep
-from coterie.training import checkpoint
+from coterie.runs import checkpoint
 
 TESTS = Path(__file__).parent.parent
 SOURCES = Path(coterie.__file__).parent.parent

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from coterie.advice.teacher import TeacherAdvisor, TeacherSettings
 from coterie.core.advice import AskSettings, UseSettings
-from coterie.lm.backends.scripted import Scripted
-from coterie.lm.loading import LMSettings
-from coterie.roles.teacher import TeacherAdvisor, TeacherSettings
+from coterie.lm.ask.loading import LMSettings
+from coterie.lm.ask.scripted import Scripted
 from helpers.small_worlds import spec_in
 
 TABLE = """\

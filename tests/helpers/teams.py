@@ -8,7 +8,7 @@ import numpy as np
 from coterie.algorithms.at_grpo.at_grpo import ATGRPO, ATGRPOSettings
 from coterie.core.group import Actor, GroupSpec
 from coterie.core.types import Joint
-from coterie.policies.teams.policy import CausalLMPolicy, CausalLMSettings, TinySettings
+from coterie.policies.causal_lm.policy import CausalLMPolicy, CausalLMSettings, TinySettings
 from coterie.preferences.standard import Individual, IndividualSettings
 from coterie.training.runner import Runner
 from coterie.worlds.tasks.task import Outcome, TaskSettings

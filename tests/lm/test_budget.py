@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from coterie.lm import Sampling
-from coterie.lm.interface import BudgetDenied, BudgetExceeded, Rejected, RetriesExhausted, Unavailable
-from coterie.lm.wrappers.budget import Budget, BudgetSettings
-from coterie.lm.wrappers.concurrency import Concurrent
-from coterie.lm.wrappers.retry import Retry, RetrySettings, wait_before
-from coterie.lm.wrappers.sqlite import SqliteStore
-from coterie.lm.wrappers.usage import UsageCounter, UsageTracking
+from coterie.lm.ask.budget import Budget, BudgetSettings
+from coterie.lm.ask.concurrency import Concurrent
+from coterie.lm.ask.interface import BudgetDenied, BudgetExceeded, Rejected, RetriesExhausted, Unavailable
+from coterie.lm.ask.retry import Retry, RetrySettings, wait_before
+from coterie.lm.ask.sqlite import SqliteStore
+from coterie.lm.ask.usage import UsageCounter, UsageTracking
 from helpers.lm import Counting
 from helpers.run import environment
 
@@ -83,10 +83,10 @@ def test_other_exceptions_leave_the_worst_case_reserved():
 
 KILLED = """
 import os, signal, sys
-from coterie.lm.wrappers.budget import Budget, BudgetSettings
-from coterie.lm.interface import Sampling
-from coterie.lm.backends.scripted import Scripted
-from coterie.lm.wrappers.sqlite import SqliteStore
+from coterie.lm.ask.budget import Budget, BudgetSettings
+from coterie.lm.ask.interface import Sampling
+from coterie.lm.ask.scripted import Scripted
+from coterie.lm.ask.sqlite import SqliteStore
 asked = []
 def answer(prompt, random):
     asked.append(prompt)
@@ -118,10 +118,10 @@ def test_a_kill_during_a_call_bills_its_worst_case_once(tmp_path):
 RESUMED = """
 import os, signal, sys
 from coterie.lm import LMSettings
-from coterie.lm.wrappers.budget import BudgetSettings
-from coterie.lm.wrappers.cache import CacheSettings
-from coterie.lm.loading import wrap
-from coterie.lm.backends.scripted import Scripted
+from coterie.lm.ask.budget import BudgetSettings
+from coterie.lm.ask.cache import CacheSettings
+from coterie.lm.ask.loading import wrap
+from coterie.lm.ask.scripted import Scripted
 asked = []
 def answer(prompt, random):
     asked.append(prompt)

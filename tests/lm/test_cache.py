@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from coterie.lm import Sampling
-from coterie.lm.backends.http import Http, HttpSettings
-from coterie.lm.backends.scripted import Scripted
-from coterie.lm.interface import NotRecorded
-from coterie.lm.wrappers.cache import Cache, CacheSettings
-from coterie.lm.wrappers.usage import UsageCounter
+from coterie.lm.ask.cache import Cache, CacheSettings
+from coterie.lm.ask.http import Http, HttpSettings
+from coterie.lm.ask.interface import NotRecorded
+from coterie.lm.ask.scripted import Scripted
+from coterie.lm.ask.usage import UsageCounter
 from helpers.lm import Counting
 from helpers.run import environment
 
@@ -209,8 +209,8 @@ def test_record_asks_again_and_overwrites(tmp_path):
 
 RACE = """
 import sys
-from coterie.lm.wrappers.cache import Cache, CacheSettings
-from coterie.lm.backends.scripted import Scripted
+from coterie.lm.ask.cache import Cache, CacheSettings
+from coterie.lm.ask.scripted import Scripted
 me = sys.argv[2]
 lm = Cache(Scripted(lambda prompt, random: me), CacheSettings(sys.argv[1]))
 answers = [lm.complete([f"question {i}"])[0][0].text for i in range(200)]

@@ -5,10 +5,10 @@ import logging
 import numpy as np
 import pytest
 
-from coterie.lm.backends.scripted import Scripted
-from coterie.lm.choice import MAX_SKIPS, WINDOW, AnswerCounter, AnswerMemo, ChoiceScorer
-from coterie.lm.interface import BudgetDenied, Rejected, RetriesExhausted, TooManyAbstentions, Unavailable
-from coterie.lm.loading import LMSettings, wrap
+from coterie.lm.ask.choice import MAX_SKIPS, WINDOW, AnswerCounter, AnswerMemo, ChoiceScorer
+from coterie.lm.ask.interface import BudgetDenied, Rejected, RetriesExhausted, TooManyAbstentions, Unavailable
+from coterie.lm.ask.loading import LMSettings, wrap
+from coterie.lm.ask.scripted import Scripted
 from coterie.lm.prompts import PromptTemplate
 from helpers.language import player, race, view_of
 from helpers.lm import Counting

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from coterie.lm import Sampling, load
-from coterie.lm.backends import embedded
-from coterie.lm.backends.llamacpp import LlamaCppSettings
-from coterie.lm.backends.local_settings import LocalSettings
-from coterie.lm.interface import Missing
+from coterie.lm.ask import embedded
+from coterie.lm.ask.interface import Missing
+from coterie.lm.ask.llamacpp import LlamaCppSettings
+from coterie.lm.ask.local_settings import LocalSettings
 from helpers.lm import GRID, embedded_file, tiny_gguf
 
 PROMPTS = [GRID + f"The {thing} is 2 steps {where} you. Go:" for thing, where in (("lime", "above"), ("nut", "below"))]
@@ -114,7 +114,7 @@ def test_a_conversation_gets_the_default_system_prompt(local):
 
 @pytest.mark.lm
 def test_packed_scores_equal_row_scores(local):
-    from coterie.lm.backends.scoring import score_rows
+    from coterie.lm.ask.scoring import score_rows
 
     found = local.score(PROMPTS, CHOICES)
     tokens = [local.backend.tokenize(PROMPTS[1], 0)]

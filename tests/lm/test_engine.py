@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from coterie.lm.backends.engine import Engine, EngineSpec, Request
-from coterie.lm.sampling import PAD, SampleSpec, grade, sample
-from coterie.lm.transformer import Transformer, TransformerShape
+from coterie.lm.learn.engine import Engine, EngineSpec, Request
+from coterie.lm.learn.sampling import PAD, SampleSpec, grade, sample
+from coterie.lm.learn.transformer import Transformer, TransformerShape
 
 SHAPE = TransformerShape(vocabulary=40, layers=2, width=48, heads=6, kv_heads=2, hidden=64, context=64)
 END = 3

@@ -7,12 +7,11 @@ import numpy as np
 import pytest
 import torch
 
-from coterie.algorithms.at_grpo.optimizer import Optimizer
-from coterie.lm import graphed_passes
-from coterie.lm.graphed_passes import GraphedPasses, Inputs, Reader, _Replay, _rounded, _twins
-from coterie.lm.sampling import PAD, Layout, PackedLayout, _read_rows, grade, read_table
-from coterie.lm.transformer import Transformer, TransformerShape
-from coterie.policies.teams.weights import Weights
+from coterie.lm.learn import graphed_passes
+from coterie.lm.learn.graphed_passes import GraphedPasses, Inputs, Reader, _Replay, _rounded, _twins
+from coterie.lm.learn.sampling import PAD, Layout, PackedLayout, _read_rows, grade, read_table
+from coterie.lm.learn.transformer import Transformer, TransformerShape
+from coterie.lm.learn.updates import Optimizer, Weights
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch finds no CUDA device")
 SHAPE = TransformerShape(40, 2, 48, 6, 2, 64, 64)

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from coterie.lm import Sampling, load
-from coterie.lm.backends.http import HttpSettings
-from coterie.lm.interface import BudgetDenied, Rejected, RetriesExhausted, Unsupported
-from coterie.lm.wrappers.budget import BudgetSettings
-from coterie.lm.wrappers.retry import RetrySettings
+from coterie.lm.ask.budget import BudgetSettings
+from coterie.lm.ask.http import HttpSettings
+from coterie.lm.ask.interface import BudgetDenied, Rejected, RetriesExhausted, Unsupported
+from coterie.lm.ask.retry import RetrySettings
 from coterie.studies.report.lm_section import read_samples
 from helpers.fault_server import FaultServer
 from helpers.needs import needs

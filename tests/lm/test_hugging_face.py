@@ -8,9 +8,9 @@ import torch
 
 import coterie
 from coterie.config.schema import load, to_yaml
-from coterie.lm import loading
-from coterie.lm.loading import load_pretrained
-from coterie.lm.sampling import PAD, SampleSpec, grade, sample
+from coterie.lm.ask import loading
+from coterie.lm.ask.loading import load_pretrained
+from coterie.lm.learn.sampling import PAD, SampleSpec, grade, sample
 from helpers.lm import tiny_model
 from helpers.needs import needs
 from helpers.resume import assert_resumed_alike

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from coterie.lm import Sampling, load
-from coterie.lm.backends.http import HttpSettings
-from coterie.lm.backends.llamacpp import LlamaCppSettings
-from coterie.lm.backends.local_settings import LocalSettings
-from coterie.lm.interface import Missing, Rejected, Unsupported
+from coterie.lm.ask.http import HttpSettings
+from coterie.lm.ask.interface import Missing, Rejected, Unsupported
+from coterie.lm.ask.llamacpp import LlamaCppSettings
+from coterie.lm.ask.local_settings import LocalSettings
 from helpers.lm import tiny_gguf
 
 xllamacpp = pytest.importorskip("xllamacpp", reason="needs coterie[server]")

@@ -5,15 +5,16 @@ import math
 import numpy as np
 import pytest
 
-from coterie.lm import LMSettings, Sampling, calibration, load
-from coterie.lm.backends.http import HttpSettings
-from coterie.lm.backends.local_settings import LocalSettings
-from coterie.lm.backends.scripted import Scripted
-from coterie.lm.interface import BudgetDenied, LMError, Missing
-from coterie.lm.loading import check_model, wrap
-from coterie.lm.wrappers.budget import BudgetSettings
-from coterie.lm.wrappers.cache import CacheSettings
-from coterie.lm.wrappers.retry import RetrySettings
+from coterie.lm import LMSettings, Sampling, load
+from coterie.lm.ask import calibration
+from coterie.lm.ask.budget import BudgetSettings
+from coterie.lm.ask.cache import CacheSettings
+from coterie.lm.ask.http import HttpSettings
+from coterie.lm.ask.interface import BudgetDenied, LMError, Missing
+from coterie.lm.ask.loading import check_model, wrap
+from coterie.lm.ask.local_settings import LocalSettings
+from coterie.lm.ask.retry import RetrySettings
+from coterie.lm.ask.scripted import Scripted
 from helpers.lm import TABLE, Counting
 
 SCRIPTED = Scripted.from_table(TABLE)  # named lm: {name: "test_lm:SCRIPTED"}
@@ -68,7 +69,7 @@ def test_a_custom_model_by_name():
 
 
 def test_missing_packages_are_named():
-    from coterie.lm import interface
+    from coterie.lm.ask import interface
 
     for check in (interface.import_extra, interface.check_installed):
         with pytest.raises(Missing, match=r"'no_such_package_here' .*: pip install 'coterie\[lm\]'"):

@@ -11,8 +11,17 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from coterie.lm.sampling import PAD, Layout, PackedLayout, _read_packed, _read_rows, grade
-from coterie.lm.transformer import Rotation, Spans, Transformer, TransformerShape, add_norm, attention, gate, rotate
+from coterie.lm.learn.sampling import PAD, Layout, PackedLayout, _read_packed, _read_rows, grade
+from coterie.lm.learn.transformer import (
+    Rotation,
+    Spans,
+    Transformer,
+    TransformerShape,
+    add_norm,
+    attention,
+    gate,
+    rotate,
+)
 from helpers.packed import attention_by_loops, packed_by_loops
 from helpers.packed import some_answers as some_prompts_and_answers
 
@@ -27,7 +36,7 @@ needs_triton = pytest.mark.skipif(not (ON_GPU or INTERPRETED), reason="PyTorch f
 @pytest.mark.parametrize("size", [16, 24, 64])
 @pytest.mark.parametrize("rows", [1, 3])
 def test_rotations(size, rows):
-    from coterie.lm.kernels import layers
+    from coterie.lm.learn import layer_kernels as layers
 
     x = torch.randn(3, 7, 5, size, dtype=torch.float64).transpose(1, 2).float().requires_grad_()
     angles = torch.randn(rows, 1, 7, size // 2).repeat(1, 1, 1, 2)
@@ -44,7 +53,7 @@ def test_rotations(size, rows):
 @needs_triton
 @pytest.mark.parametrize("hidden", [16, 1000, 1536])
 def test_gates(hidden):
-    from coterie.lm.kernels import layers
+    from coterie.lm.learn import layer_kernels as layers
 
     x = torch.randn(3, 5, 2 * hidden, requires_grad=True)
     there = x.detach().to(DEVICE).requires_grad_()
@@ -59,7 +68,7 @@ def test_gates(hidden):
 @pytest.mark.parametrize("added", [True, False])
 @pytest.mark.parametrize("width", [16, 100, 576])
 def test_norms(width, added):
-    from coterie.lm.kernels import layers
+    from coterie.lm.learn import layer_kernels as layers
 
     given = [torch.randn(3, 7, width), torch.randn(3, 7, width), torch.rand(width) + 0.5]
     slopes = torch.randn(2, 3, 7, width)
@@ -99,7 +108,7 @@ def by_hand(heads, cosine, sine, spans, count):
     [(5, 3, 2, 2, 16), (90, 40, 6, 2, 8), (130, 20, 4, 4, 24), (70, 70, 3, 1, 64)],
 )
 def test_attention_over_spans(lengths, answers, heads, kv_heads, size):
-    from coterie.lm.kernels.attention import attend
+    from coterie.lm.learn.attention_kernels import attend
 
     spans, position = some_spans(lengths, answers)
     count = len(position)
@@ -119,7 +128,7 @@ def test_attention_over_spans(lengths, answers, heads, kv_heads, size):
 @needs_triton
 @pytest.mark.parametrize("width", [31, 32, 33, 63, 64, 65, 127, 129])
 def test_attention_at_the_borders_of_blocks(width):
-    from coterie.lm.kernels.attention import attend
+    from coterie.lm.learn.attention_kernels import attend
 
     random = np.random.default_rng(width)
     size, kv = int(random.choice([8, 16, 24])), int(random.integers(1, 3))
@@ -150,7 +159,7 @@ def test_attention_at_the_borders_of_blocks(width):
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
 @pytest.mark.parametrize("vocabulary", [50, 5000])
 def test_log_probs(vocabulary, temperature):
-    from coterie.lm.kernels import log_probs
+    from coterie.lm.learn import log_prob_kernels as log_probs
 
     given = [torch.randn(13, 20), torch.randn(vocabulary, 20)]
     tokens, slopes = torch.randint(0, vocabulary, (13,)), torch.randn(2, 13)

@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from coterie.lm import Sampling
-from coterie.lm.backends import decoding, scoring
-from coterie.lm.backends.local import Local, has_full_attention, resolve_device
-from coterie.lm.backends.local_settings import LocalSettings
-from coterie.lm.backends.packing import group_by_prefix, pack, shared_prefix_length, split_by_size
-from coterie.lm.interface import Missing, NotRecorded, Rejected
-from coterie.lm.wrappers.cache import Cache, CacheSettings
+from coterie.lm.ask import decoding, scoring
+from coterie.lm.ask.cache import Cache, CacheSettings
+from coterie.lm.ask.interface import Missing, NotRecorded, Rejected
+from coterie.lm.ask.local import Local, has_full_attention, resolve_device
+from coterie.lm.ask.local_settings import LocalSettings
+from coterie.lm.ask.packing import group_by_prefix, pack, shared_prefix_length, split_by_size
 from helpers.lm import tiny, tiny_gguf, tiny_model
 from helpers.needs import needs
 
@@ -317,7 +317,7 @@ def test_another_chat_template_replays_nothing(tmp_path):
 def test_sentence_encoders_have_an_identity_of_their_setup():
     from transformers import BertConfig, BertModel
 
-    from coterie.lm.backends.sentence_encoder import SentenceEncoder
+    from coterie.lm.ask.sentence_encoder import SentenceEncoder
 
     def made(change=None, **config):
         sizes = {"vocab_size": 257, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}

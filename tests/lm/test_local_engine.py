@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from coterie.lm import lora
-from coterie.lm.backends.local import Local
-from coterie.lm.backends.local_settings import LocalSettings
-from coterie.lm.interface import Sampling
+from coterie.lm.ask.interface import Sampling
+from coterie.lm.ask.local import Local
+from coterie.lm.ask.local_settings import LocalSettings
+from coterie.lm.learn import lora
 from helpers.lm import tiny, tiny_model
 from helpers.needs import needs
 
@@ -62,7 +62,7 @@ def test_scores(engine, plain):
 
 
 def test_scores_in_parts(engine, plain, monkeypatch):
-    from coterie.lm.backends import local_engine
+    from coterie.lm.ask import local_engine
 
     monkeypatch.setattr(local_engine, "READ_AT_ONCE", 40)
     np.testing.assert_allclose(engine.score(PROMPTS, CHOICES), plain.score(PROMPTS, CHOICES), atol=1e-4)
@@ -129,7 +129,7 @@ def test_writes_that_pytorch_does_not_count_reach_the_engine_with_clear_caches(e
 
 @pytest.mark.parametrize("limits", [{"top_k": 3}, {"top_p": 0.5}])
 def test_top_k_and_top_p_decode_as_before(plain, monkeypatch, limits):
-    from coterie.lm.backends import decoding
+    from coterie.lm.ask import decoding
 
     engine, rows = tiny(engine="on", engine_rows=16, batch_size=4), []
     decode = decoding.decode

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from coterie.lm import lora
-from coterie.lm.backends.local import Local
-from coterie.lm.lora import LoraAdapterSettings
+from coterie.lm.ask.local import Local
+from coterie.lm.learn import lora
+from coterie.lm.learn.lora import LoraAdapterSettings
 from coterie.nn import networks
 from helpers.lm import tiny
 from helpers.needs import needs

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from coterie.lm import LMSettings, load
-from coterie.lm.backends import minilm, wheels
-from coterie.lm.backends.local_settings import LocalSettings
-from coterie.lm.interface import Missing, Rejected, Unsupported
-from coterie.lm.lora import LoraAdapterSettings, add_adapters, frozen_copy
+from coterie.lm.ask import minilm, wheels
+from coterie.lm.ask.interface import Missing, Rejected, Unsupported
+from coterie.lm.ask.local_settings import LocalSettings
+from coterie.lm.learn.lora import LoraAdapterSettings, add_adapters, frozen_copy
 from coterie.policies.language import LanguagePolicy, LanguageSettings
 from helpers.language import race
 from helpers.small_worlds import spec_in

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from coterie.lm.sampling import PAD, PackedLayout, grade
-from coterie.lm.transformer import Spans, Transformer, TransformerShape
+from coterie.lm.learn.sampling import PAD, PackedLayout, grade
+from coterie.lm.learn.transformer import Spans, Transformer, TransformerShape
 from helpers.packed import packed_by_loops, some_answers
 
 

@@ -4,8 +4,8 @@ import sqlite3
 
 import pytest
 
-from coterie.lm.interface import LMError
-from coterie.lm.wrappers.sqlite import SqliteStore
+from coterie.lm.ask.interface import LMError
+from coterie.lm.ask.sqlite import SqliteStore
 
 
 @pytest.fixture

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from coterie.lm.sampling import PAD, SampleSpec, grade, sample
-from coterie.lm.tokenizers import CharacterTokenizer
-from coterie.lm.transformer import Transformer, TransformerShape
+from coterie.lm.learn.sampling import PAD, SampleSpec, grade, sample
+from coterie.lm.learn.tokenizers import CharacterTokenizer
+from coterie.lm.learn.transformer import Transformer, TransformerShape
 
 SHAPE = TransformerShape(31, layers=2, width=24, heads=4, kv_heads=2, hidden=20, context=40)
 
@@ -160,7 +160,7 @@ def test_characters_survive_a_round_trip():
 
 @pytest.mark.lm
 def test_the_embedded_model_has_the_logits_and_greedy_tokens_of_hugging_face():
-    from coterie.lm.loading import LMSettings, load_pretrained, shared_backend
+    from coterie.lm.ask.loading import LMSettings, load_pretrained, shared_backend
 
     (net,), tokenizer = load_pretrained("embedded", 1)
     backend = shared_backend(LMSettings(name="embedded"))

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from coterie.advice.advisor import SourcedAdvisor
 from coterie.core.advice import AskSettings, UseSettings
 from coterie.core.group import Actor, Stateless
 from coterie.core.types import Advice, Discrete
@@ -13,7 +14,6 @@ from coterie.nn.advice import add_advice_slopes
 from coterie.nn.distributions import Choices
 from coterie.nn.log_probs import IMPOSSIBLE
 from coterie.policies.network import OWN_LOG_PROB
-from coterie.roles.advisor import SourcedAdvisor
 from coterie.training.runner import Runner
 from helpers.advisor import TABLE, advisor, grid, noted, played, seen
 from helpers.ppo import compiled, make_learner, watch

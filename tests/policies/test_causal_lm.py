@@ -9,11 +9,11 @@ import torch
 from coterie.core import validation
 from coterie.core.types import CoterieError
 from coterie.core.world import Forkable
-from coterie.lm.hugging_face import HuggingFaceNetwork
-from coterie.lm.sampling import SampleSpec, sample
-from coterie.policies.teams import rollout_worker
-from coterie.policies.teams.branching import demand_same_prompts
-from coterie.policies.teams.policy import CausalLMSettings, TinySettings
+from coterie.lm.learn.hugging_face import HuggingFaceNetwork
+from coterie.lm.learn.sampling import SampleSpec, sample
+from coterie.policies.causal_lm import rollout_worker
+from coterie.policies.causal_lm.branching import demand_same_prompts
+from coterie.policies.causal_lm.policy import CausalLMSettings, TinySettings
 from helpers.lm import tiny_model
 from helpers.needs import needs
 from helpers.teams import EchoSettings, EchoWorld, iterate, team
@@ -181,8 +181,10 @@ def test_deterministic_kernels_are_demanded_on_a_gpu_before_anything_is_computed
     class DemandedError(Exception):
         pass
 
-    monkeypatch.setattr("coterie.policies.teams.policy.resolve_device", lambda *words, **names: torch.device("cuda"))
-    monkeypatch.setattr("coterie.policies.teams.policy.demand_deterministic", Mock(side_effect=DemandedError))
+    monkeypatch.setattr(
+        "coterie.policies.causal_lm.policy.resolve_device", lambda *words, **names: torch.device("cuda")
+    )
+    monkeypatch.setattr("coterie.policies.causal_lm.policy.demand_deterministic", Mock(side_effect=DemandedError))
     with pytest.raises(DemandedError):
         team(num_envs=2, deterministic=True)
 

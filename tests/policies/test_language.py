@@ -12,8 +12,8 @@ from coterie.config import schema
 from coterie.config.schema import ConfigError
 from coterie.core.types import as_metrics
 from coterie.lm import prompts
-from coterie.lm.wrappers.budget import BudgetSettings
-from coterie.lm.wrappers.cache import CacheSettings
+from coterie.lm.ask.budget import BudgetSettings
+from coterie.lm.ask.cache import CacheSettings
 from coterie.policies.language import Illegal, LanguagePolicy, LanguageSettings, parse_choice
 from coterie.studies.match import match
 from coterie.testing import check_policy

@@ -13,15 +13,15 @@ from coterie.algorithms.ppo.ppo import PPO, PPOSettings
 from coterie.config import schema
 from coterie.config.schema import ConfigError
 from coterie.core.types import Joint, as_metrics
-from coterie.lm import lora
-from coterie.lm.backends.local import Local
-from coterie.lm.loading import LMSettings
+from coterie.lm.ask.loading import LMSettings
+from coterie.lm.ask.local import Local
+from coterie.lm.learn import lora
 from coterie.nn import networks
 from coterie.policies.lora import LoraPolicy, LoraSettings, WordDistribution
 from coterie.preferences.standard import Individual, IndividualSettings
+from coterie.runs.run import Run
 from coterie.training import table
 from coterie.training.build import build_groups, build_world
-from coterie.training.run import Run
 from coterie.training.runner import Runner
 from helpers.distributions import evaluate_actions
 from helpers.language import race, view_of

@@ -10,9 +10,9 @@ import time
 import numpy as np
 import pytest
 
+from coterie.algorithms.imitation import demonstrations
 from coterie.config import schema
 from coterie.config.schema import ConfigError
-from coterie.core import demonstrations
 from coterie.core.group import PlayStopped
 from coterie.core.types import Box, CoterieError, Dict, Discrete, MultiDiscrete, Text, View
 from coterie.policies import person

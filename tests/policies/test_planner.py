@@ -2,7 +2,7 @@
 
 import pytest
 
-from coterie.core import demonstrations
+from coterie.algorithms.imitation import demonstrations
 from coterie.core.types import CoterieError
 from coterie.studies.demonstrate.record import DemonstrationSpec, record
 

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from coterie.core.demonstrations import UNLABELLED
-from coterie.core.types import Box, Discrete, MultiDiscrete, View
+from coterie.core.types import UNLABELLED, Box, Discrete, MultiDiscrete, View
 from coterie.policies.scripted import ExpertPolicy, ExpertSettings, RandomPolicy, RandomSettings
 from coterie.worlds.boards.tictactoe import Tictactoe, TictactoeSettings
 from coterie.worlds.gridworld.world import Gridworld, GridworldSettings

@@ -13,16 +13,16 @@ from coterie.config.schema import ConfigError
 from coterie.core.advice import AdviceUse, UseSettings
 from coterie.core.group import Actor
 from coterie.core.types import Advice, Box
-from coterie.lm.interface import BudgetDenied
-from coterie.lm.wrappers.budget import BudgetSettings
-from coterie.lm.wrappers.cache import CacheSettings
+from coterie.lm.ask.budget import BudgetSettings
+from coterie.lm.ask.cache import CacheSettings
+from coterie.lm.ask.interface import BudgetDenied
 from coterie.policies.network import NetworkPolicy, NetworkSettings
 from coterie.policies.q_network import QNetworkPolicy, QNetworkSettings
 from coterie.policies.text_encoder import EncoderModel, TextSettings
+from coterie.runs.run import Run
 from coterie.testing import check_learner
 from coterie.training import loop
 from coterie.training.evaluate import actor_metrics
-from coterie.training.run import Run
 from coterie.training.runner import Runner
 from helpers import encoder as encoder_cases
 from helpers.distributions import evaluate_actions

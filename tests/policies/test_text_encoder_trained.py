@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import torch
 
-from coterie.lm.lora import LoraAdapterSettings
+from coterie.lm.learn.lora import LoraAdapterSettings
 from coterie.nn import networks
 from coterie.policies.network import NetworkPolicy, NetworkSettings
 from coterie.training.runner import Runner

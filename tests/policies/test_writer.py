@@ -3,11 +3,10 @@
 import numpy as np
 import pytest
 
-from coterie.core.demonstrations import UNLABELLED
-from coterie.core.types import View
-from coterie.lm.backends.scripted import Scripted
-from coterie.lm.interface import RetriesExhausted
-from coterie.lm.loading import LMSettings
+from coterie.core.types import UNLABELLED, View
+from coterie.lm.ask.interface import RetriesExhausted
+from coterie.lm.ask.loading import LMSettings
+from coterie.lm.ask.scripted import Scripted
 from coterie.policies.writer import WriterPolicy, WriterSettings
 from helpers.small_worlds import generator, group_spec
 from helpers.tasks import make, seat

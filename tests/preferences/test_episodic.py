@@ -22,8 +22,8 @@ from coterie.preferences.standard import (
     MeanVariance,
     MeanVarianceSettings,
 )
+from coterie.runs.run import Run
 from coterie.training import loop
-from coterie.training.run import Run
 from coterie.training.runner import Runner
 from helpers.ppo import actor, critic, learn, make_learner, random_rollout, watch
 from helpers.run import DUEL, ODD, assert_same_end, written

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from coterie.core.types import CoterieError
+from coterie.runs.run import Run
 from coterie.studies import statistics
 from coterie.studies.compare import compare, show
 from coterie.studies.statistics import Reaching, interquartile_mean
-from coterie.training.run import Run
 from helpers.compare import FAST, SLOW, compared, fabricate, labels
 from helpers.run import train, written
 

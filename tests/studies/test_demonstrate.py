@@ -8,11 +8,11 @@ import gymnasium
 import numpy as np
 import pytest
 
+from coterie.algorithms.imitation import demonstrations
+from coterie.algorithms.imitation.demonstrations import PlayedTable
 from coterie.config import schema
-from coterie.core import demonstrations
-from coterie.core.demonstrations import UNLABELLED, PlayedTable
 from coterie.core.group import Actor
-from coterie.core.types import CoterieError, Decision
+from coterie.core.types import UNLABELLED, CoterieError, Decision
 from coterie.studies.demonstrate import record
 from helpers.demonstrations import GRID, expert
 from helpers.run import DUEL, train, written

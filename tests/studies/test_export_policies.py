@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from coterie.core.types import CoterieError
-from coterie.policies.teams.policy import CausalLMPolicy
+from coterie.policies.causal_lm.policy import CausalLMPolicy
 from coterie.studies import export
 from coterie.training import table
 from helpers.run import train, written

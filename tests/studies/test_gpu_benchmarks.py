@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from coterie.runs.run import Run
 from coterie.training import loop
-from coterie.training.run import Run
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 TINY = [

@@ -12,13 +12,13 @@ import yaml
 from coterie.config.schema import ConfigError
 from coterie.core.search_space import Real
 from coterie.core.types import CoterieError
+from coterie.runs.run import Run
 from coterie.studies.tune import show
 from coterie.studies.tune import tune as tuning
 from coterie.studies.tune.optuna import open_study
 from coterie.studies.tune.trial import StudySpec
 from coterie.studies.tune.tune import Plan, tune
 from coterie.training import loop
-from coterie.training.run import Run
 from helpers.processes import Command
 from helpers.run import numbers, written
 from helpers.tune import SKILLS, TalentSettings, essence, plans, tiny

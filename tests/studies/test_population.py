@@ -10,10 +10,10 @@ from coterie.config import schema
 from coterie.config.schema import ConfigError
 from coterie.core.search_space import Real
 from coterie.core.types import CoterieError
+from coterie.runs.run import Run
 from coterie.studies.tune import population as pbt
 from coterie.studies.tune.population import Member, Population, tune_population
 from coterie.studies.tune.tune import Plan
-from coterie.training.run import Run
 from helpers.run import GRID, files
 
 WORDS = (

@@ -16,8 +16,8 @@ from coterie.studies.rate import judges, show
 from coterie.studies.rate.episodes import Episode, ViewOptions, key_moments, play
 from coterie.studies.rate.judges import ModelJudge, ModelOptions, PersonJudge, ReturnJudge
 from coterie.studies.rate.rate import StopRating, count_wins, pairs, rate, standings
-from coterie.training import captions
 from coterie.training.table import load
+from coterie.video import captions
 from helpers import run as run_cases
 from helpers.rating import ASKED, rated_runs
 from helpers.small_worlds import generator

@@ -13,11 +13,11 @@ from coterie.algorithms.ppo.ppo import PPO, PPOSettings
 from coterie.config import schema
 from coterie.core.group import Panel
 from coterie.core.types import CoterieError
+from coterie.runs.run import Run
 from coterie.studies import statistics
 from coterie.studies.exploit.deviations import Deviation, ExploitSpec
 from coterie.studies.exploit.results import ExploitResult, Responder, Response, Score
 from coterie.studies.report import report
-from coterie.training.run import Run
 from helpers.compare import fabricate
 from helpers.run import ODD, train, written
 

@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 
 from coterie.config import schema
-from coterie.lm.backends.scripted import Scripted
-from coterie.lm.wrappers.cache import Cache, CacheSettings
+from coterie.lm.ask.cache import Cache, CacheSettings
+from coterie.lm.ask.scripted import Scripted
+from coterie.runs import provenance
+from coterie.runs.run import PROVENANCE, Run
 from coterie.studies import figures, html, interactive
 from coterie.studies.columns import columns
 from coterie.studies.figures import Chart, Reference, Series
 from coterie.studies.report import curves, lm_section, origin_section, report, scores_section, settings_section
 from coterie.studies.statistics import Estimate
-from coterie.training import provenance
-from coterie.training.run import PROVENANCE, Run
 from helpers.compare import GRID, fabricate
 
 SCRIPTS = interactive.scripts  # which tests of other files replace

@@ -8,13 +8,13 @@ import pytest
 from coterie.config import schema
 from coterie.core.types import CoterieError
 from coterie.policies.search.policy import SearchPolicy
+from coterie.runs.run import Run
 from coterie.studies.exploit import deviations, exploit
 from coterie.studies.exploit.deviations import ExploitSpec, player_policy
 from coterie.studies.exploit.results import read_result
 from coterie.studies.match.match import cross_play, open_players
 from coterie.studies.report import curves
 from coterie.training import table
-from coterie.training.run import Run
 from helpers.run import train, written
 
 TICTACTOE = """\

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from coterie.training.run import Run
+from coterie.runs.run import Run
 from helpers.run import QUIET
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"

@@ -12,11 +12,11 @@ import pytest
 from coterie.cli import progress
 from coterie.config.schema import ConfigError
 from coterie.core.types import CoterieError
+from coterie.runs.interrupt import Interrupted, Interruption
+from coterie.runs.provenance import in_training
+from coterie.runs.run import Run
 from coterie.studies import sweep
-from coterie.training.interrupt import Interrupted, Interruption
 from coterie.training.jobs import run_parallel
-from coterie.training.provenance import in_training
-from coterie.training.run import Run
 from helpers.processes import Command
 from helpers.run import GRID, assert_same_end, files, numbers, results, train, written
 

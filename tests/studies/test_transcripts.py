@@ -9,11 +9,11 @@ import coterie
 from coterie.cli import main
 from coterie.core.text import Utterance
 from coterie.core.types import CoterieError
+from coterie.runs.run import Run
 from coterie.studies import figures
 from coterie.studies.report.report import write_report
 from coterie.studies.transcripts import Transcript, record_transcripts
 from coterie.training.evaluate import actor_metrics, answer_tokens
-from coterie.training.run import Run
 from coterie.training.table import load
 from helpers.run import GRID, written
 from helpers.run import train as train_grid

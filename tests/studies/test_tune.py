@@ -13,12 +13,12 @@ from coterie.config import schema
 from coterie.config.schema import ConfigError
 from coterie.core.search_space import Real
 from coterie.core.types import CoterieError
+from coterie.runs.run import Run
 from coterie.studies.tune import show
 from coterie.studies.tune import tune as tuning
 from coterie.studies.tune.trial import Trial
 from coterie.studies.tune.tune import Plan, tune
 from coterie.training import loop
-from coterie.training.run import Run
 from helpers.run import GRID, numbers, train, written
 from helpers.tune import SKILLS, plans, tiny
 

@@ -13,7 +13,7 @@ from coterie.config import registry
 from coterie.core import lookup
 from coterie.core.group import Stateless
 from coterie.core.types import Box, Decision, Dict, Discrete, Experience, Text
-from coterie.lm.loading import LMSettings
+from coterie.lm.ask.loading import LMSettings
 from coterie.policies.search.networks import PositionNetworkSettings as PositionNetworkSettings
 from coterie.testing import ContractError, check_learner, check_policy, check_world
 from helpers.small_worlds import ACTIONS, group_spec, spec_in

@@ -11,13 +11,13 @@ from coterie.config import schema
 from coterie.config.schema import ConfigError
 from coterie.core.group import Stateless
 from coterie.core.types import CoterieError, Decision
-from coterie.lm.interface import Missing
+from coterie.lm.ask.interface import Missing
 from coterie.policies.network import NetworkPolicy
 from coterie.policies.scripted import ExpertPolicy, RandomPolicy, RandomSettings
+from coterie.runs.run import Run
 from coterie.testing import ContractError, check_policy, check_world
 from coterie.training import build, language_models, start, workers
 from coterie.training.players import seated_policy
-from coterie.training.run import Run
 from coterie.training.runner import Runner
 from coterie.worlds.gridworld.world import Gridworld
 from helpers import run as run_cases

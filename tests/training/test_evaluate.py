@@ -14,8 +14,8 @@ from coterie.core import seeding
 from coterie.core.group import Actor
 from coterie.core.types import CoterieError
 from coterie.policies.scripted import RandomPolicy, RandomSettings
+from coterie.runs.metrics import Progress
 from coterie.training import build, evaluate, loop, runner
-from coterie.training.metrics import Progress
 from helpers import run as run_cases
 from helpers.run import ODD, train, written
 from helpers.small_worlds import generator

@@ -8,11 +8,11 @@ import pytest
 
 import coterie
 from coterie.config import schema
-from coterie.lm.interface import BudgetExceeded
-from coterie.lm.wrappers.budget import BudgetSettings
-from coterie.lm.wrappers.cache import CacheSettings
+from coterie.lm.ask.budget import BudgetSettings
+from coterie.lm.ask.cache import CacheSettings
+from coterie.lm.ask.interface import BudgetExceeded
+from coterie.runs.run import Run
 from coterie.training import language_models
-from coterie.training.run import Run
 from helpers.language import player, race, view_of
 from helpers.run import train, written
 

@@ -13,9 +13,12 @@ from coterie.cli.outcome import why_early
 from coterie.config import schema
 from coterie.config.schema import TrainSettings
 from coterie.core.types import CoterieError
+from coterie.runs import metrics
+from coterie.runs import trackers as sinks
+from coterie.runs.run import Run
 from coterie.studies.report import report
-from coterie.training import child_processes, loop, metrics, ray_actors, sinks, video
-from coterie.training.run import Run
+from coterie.training import child_processes, loop, ray_actors
+from coterie.video import films as video
 from coterie.worlds.gridworld.world import Gridworld
 from helpers import run as run_cases
 from helpers.run import ODD, assert_same_end, files, numbers, results, train, written

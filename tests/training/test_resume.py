@@ -14,10 +14,11 @@ import pytest
 import coterie
 from coterie.algorithms.ppo.ppo import PPO
 from coterie.core.types import CoterieError
-from coterie.training import checkpoint, loop, metrics, runner
+from coterie.runs import checkpoint, metrics
+from coterie.runs.interrupt import Interrupted, interruptible
+from coterie.runs.run import Run
+from coterie.training import loop, runner
 from coterie.training import start as starting
-from coterie.training.interrupt import Interrupted, interruptible
-from coterie.training.run import Run
 from helpers import run as run_cases
 from helpers.processes import FORKED, Command
 from helpers.resume import assert_refused, stopped

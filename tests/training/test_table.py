@@ -8,8 +8,9 @@ import pytest
 import coterie
 from coterie.config.schema import ConfigError
 from coterie.core.types import CoterieError, map_tree
-from coterie.training import build, checkpoint
-from coterie.training.run import Run
+from coterie.runs import checkpoint
+from coterie.runs.run import Run
+from coterie.training import build
 from coterie.training.runner import Runner
 from helpers.run import DUEL, GRID, train, written
 

@@ -7,17 +7,19 @@ import numpy as np
 import pytest
 
 from coterie import api
+from coterie.algorithms.imitation import demonstrations
 from coterie.config import schema
 from coterie.config.schema import ConfigError
-from coterie.core import demonstrations
 from coterie.core.types import CoterieError, Mean, Text, counted_since, random_texts
+from coterie.runs import checkpoint
 from coterie.studies.demonstrate.record import DemonstrationSpec, describe, record
 from coterie.studies.match.match import cross_play, open_players
 from coterie.studies.rate import episodes as rated
 from coterie.testing.comparison import through_checkpoint
-from coterie.training import build, checkpoint, loop, table, video
+from coterie.training import build, loop, table
 from coterie.training.evaluate import Result, effective_size, evaluate, wilson
 from coterie.training.runner import Runner
+from coterie.video import films as video
 from coterie.worlds.tasks.world import split_of
 from helpers.tasks import make, seat
 from helpers.teams import team

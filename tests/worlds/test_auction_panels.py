@@ -4,9 +4,9 @@ import pytest
 from matplotlib.figure import Figure
 
 from coterie.preferences.prospect import NEUTRAL, Prospect
-from coterie.worlds.auction import metrics
+from coterie.studies.auction import metrics
+from coterie.studies.auction.report import draw_bids
 from coterie.worlds.auction.best_responses import bid_function
-from coterie.worlds.auction.report import draw_bids
 from coterie.worlds.auction.world import AuctionSettings
 
 

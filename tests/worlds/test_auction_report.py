@@ -12,12 +12,12 @@ import coterie
 from coterie.config.schema import load
 from coterie.core.types import CoterieError, Decision
 from coterie.preferences.prospect import NEUTRAL, Prospect
+from coterie.runs.run import Run
+from coterie.studies.auction import metrics
+from coterie.studies.auction.report import report_section
 from coterie.studies.report import report
-from coterie.training.run import Run
-from coterie.worlds.auction import metrics
 from coterie.worlds.auction.best_responses import bid_function
 from coterie.worlds.auction.equilibria import symmetric_equilibrium
-from coterie.worlds.auction.report import report_section
 from coterie.worlds.auction.world import AuctionSettings
 from helpers.run import train, written
 
@@ -330,7 +330,7 @@ def test_the_chapter_of_a_page(played, tmp_path, coterie_, drawing):
 def test_what_is_drawn(played, monkeypatch, drawing):
     from matplotlib.figure import Figure
 
-    from coterie.worlds.auction.report import draw_bids
+    from coterie.studies.auction.report import draw_bids
 
     runs = played("num_bidders: 2", f"all: {{{SHADE}share: 0.6}}}}", seeds=2)
     drawn = []

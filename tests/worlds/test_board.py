@@ -84,7 +84,7 @@ def test_an_illegal_move_names_copy_player_action(domineering):
 
 
 def test_words_for_a_game_without_a_codec_of_its_own(domineering):
-    from coterie.lm.loading import LMSettings
+    from coterie.lm.ask.loading import LMSettings
     from coterie.policies.language import LanguagePolicy, LanguageSettings
 
     world = make(domineering)

@@ -217,8 +217,8 @@ def test_a_wrong_key_in_words():
 @pytest.mark.lm
 @pytest.mark.parametrize("task", ["doorkey", "colored"])  # the texts of `doorkey` include those of `simple`
 def test_the_embedded_model_knows_every_skill(task):
-    from coterie.lm.choice import ChoiceScorer
-    from coterie.lm.loading import LMSettings
+    from coterie.lm.ask.choice import ChoiceScorer
+    from coterie.lm.ask.loading import LMSettings
 
     codec = SkillText(make(task=task), "agent")
     template = prompts.read("auto", "auto", codec.prompt, codec.choices)

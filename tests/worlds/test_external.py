@@ -16,8 +16,8 @@ from coterie.config import registry, schema
 from coterie.core import seeding
 from coterie.core.sampling import random_actions
 from coterie.core.types import CoterieError
+from coterie.runs import checkpoint
 from coterie.testing import check_world
-from coterie.training import checkpoint
 from coterie.training.build import build_groups, build_world
 from coterie.training.evaluate import evaluate
 from coterie.worlds.adapters.batch import ExternalEnvError, has_own_limit

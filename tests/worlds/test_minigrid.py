@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from coterie.advice.shaping import PotentialShaping, PotentialShapingSettings
 from coterie.core.text import Graded
 from coterie.lm import prompts
-from coterie.roles.shaping import PotentialShaping, PotentialShapingSettings
 from coterie.testing import check_policy
 from coterie.worlds.adapters.minigrid import (
     GRADES,

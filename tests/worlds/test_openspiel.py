@@ -7,12 +7,12 @@ import coterie
 from coterie.config import registry, schema
 from coterie.core.game import game_of
 from coterie.core.types import Box, CoterieError, Discrete
+from coterie.runs.run import Run
 from coterie.studies.match import match
 from coterie.studies.match.match import open_players
 from coterie.testing import check_world
 from coterie.training import loop
 from coterie.training.build import build_group_specs, build_policy, build_world
-from coterie.training.run import Run
 from coterie.worlds.adapters import openspiel_game
 from helpers.run import assert_same_end, train, written
 

@@ -89,7 +89,7 @@ def describe_extra(extra: str, purpose: str, packages: tuple[str, ...]) -> str:
 
 def models() -> Iterator[str]:
     """The built-in models: fetched, or how large the download is."""
-    from coterie.lm.backends import embedded, minilm, wheels
+    from coterie.lm.ask import embedded, minilm, wheels
 
     known = {"embedded": (embedded.FOLDER, "93 MB"), "minilm": (minilm.FOLDER, "84 MB")}
     for name, (folder, download) in known.items():

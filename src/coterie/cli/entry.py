@@ -29,7 +29,7 @@ class Warnings(logging.Handler):
 def main() -> None:
     """Run a command; errors of our own classes and of the file system are printed as one line."""
     from coterie.core.types import CoterieError
-    from coterie.training.interrupt import is_ctrl_c
+    from coterie.runs.interrupt import is_ctrl_c
 
     logging.basicConfig(level=logging.WARNING, format="coterie: %(message)s", handlers=[Warnings()])
     sys.path.append(str(Path.cwd()))  # a package.module:Name may lie here

@@ -14,7 +14,7 @@ from coterie.cli.outcome import print_outcome
 from coterie.cli.stop import Stopped, stoppable
 
 if TYPE_CHECKING:
-    from coterie.core.demonstrations import Demonstrations
+    from coterie.algorithms.imitation.demonstrations import Demonstrations
     from coterie.studies.demonstrate.record import DemonstrationSpec
 
 
@@ -87,8 +87,8 @@ def demonstrate(
 
 def import_minari(dataset: str, spec: DemonstrationSpec, overrides: list[str] | None, out: str) -> Demonstrations:
     """Write a Minari dataset as demonstrations into a new directory."""
+    from coterie.algorithms.imitation import demonstrations
     from coterie.config.schema import ConfigError
-    from coterie.core import demonstrations
     from coterie.studies.demonstrate.minari import from_minari
     from coterie.studies.demonstrate.record import demand_no_run
 
@@ -182,8 +182,8 @@ def summary(part: Demonstrations) -> dict[str, int | float | str | None]:
 
 def write_readable(folder: Path, parts: list[Demonstrations], count: int) -> None:
     """Write a few episodes of each group as `GROUP.json`: successes first, then failures."""
+    from coterie.runs.run import write_text
     from coterie.studies.demonstrate import record
-    from coterie.training.run import write_text
 
     for part in parts if count else ():
         failed = [episode.success is False for episode in part.episodes]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from coterie.training.run import Run
+    from coterie.runs.run import Run
 
 UNREADABLE = "/unreadable"  # after a role's name in the counters of text tasks
 HEAD = ["policy", "group", "return", "95% interval", "length", "success"]
@@ -16,9 +16,9 @@ HEAD = ["policy", "group", "return", "95% interval", "length", "success"]
 
 def print_outcome(run: Run, one_of_many: bool = False) -> bool:
     """Print a run's scores and files (`one_of_many`: inside its directory); False when a signal stopped it early."""
-    from coterie.training import mp4
-    from coterie.training.run import nobody_learns
-    from coterie.training.times import duration, times
+    from coterie.runs.run import nobody_learns
+    from coterie.runs.times import duration, times
+    from coterie.video import mp4
 
     summary = run.summary()
     if summary is None:
@@ -129,9 +129,9 @@ def print_unanswered(found: dict[str, dict[str, int]]) -> None:
 
 def print_sweep(runs: Sequence[Run], out: str | None) -> None:
     """Print a table of a sweep's runs: the settings in which they differ, and their scores."""
+    from coterie.runs.times import duration
     from coterie.studies.columns import columns
     from coterie.studies.compare.runs import compared_settings, make_labels
-    from coterie.training.times import duration
 
     finished = [(run, summary) for run in runs if (summary := run.summary()) is not None]
     if len(finished) < 2:

@@ -13,8 +13,8 @@ import typer
 from coterie.cli.app import AsJson, Commands, app
 
 if TYPE_CHECKING:
-    from coterie.training.run import Run
-    from coterie.training.run_index import Listed
+    from coterie.runs.index import Listed
+    from coterie.runs.run import Run
 
 
 class RunCommands(Commands):
@@ -64,7 +64,7 @@ def list_(
     as_json: AsJson = False,
 ) -> None:
     """List the runs below a directory; 'coterie runs' alone does the same."""
-    from coterie.training import run_index
+    from coterie.runs import index as run_index
 
     chosen = run_index.Filter(experiment, state, tuple(tag or ()), archived)
     found = [one for one in map(run_index.describe, run_index.find(Path(folder))) if chosen.keeps(one)]
@@ -81,7 +81,7 @@ def tag_(
     remove: Annotated[list[str] | None, typer.Option(help="tag to remove; can be repeated")] = None,
 ) -> None:
     """Add tags to runs, or remove them."""
-    from coterie.training import run_index
+    from coterie.runs import index as run_index
 
     run_index.check_tags(add or [], remove or [])  # first: a tag without its option would be taken for a run
     runs = _open(paths)
@@ -96,7 +96,7 @@ def archive_(
     back: Annotated[bool, typer.Option("--back", help="show them in lists again")] = False,
 ) -> None:
     """Leave runs out of lists; their files stay as they are."""
-    from coterie.training import run_index
+    from coterie.runs import index as run_index
 
     runs = _open(paths)
     run_index.archive(runs, back)
@@ -112,7 +112,7 @@ def delete_(
 ) -> None:
     """Delete runs for good; those in use are refused."""
     from coterie.core.types import CoterieError
-    from coterie.training import run_index
+    from coterie.runs import index as run_index
 
     runs = _open(paths)
     run_index.refuse_in_use(runs, Path(folder))
@@ -132,7 +132,7 @@ def delete_(
 
 def _open(paths: list[str]) -> list[Run]:
     """The named runs, each once; an error before anything happens to the first."""
-    from coterie.training.run import Run
+    from coterie.runs.run import Run
 
     found = {Path(path).resolve(): Run.open(path) for path in paths}
     return list(found.values())
@@ -178,6 +178,6 @@ def live(
     ] = "127.0.0.1",
 ) -> None:
     """Show runs in a browser while they train."""
-    from coterie.web.serve import serve
+    from coterie.app.serve import serve
 
     serve(Path(folder), host, port)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from coterie.training.interrupt import Interruption
+    from coterie.runs.interrupt import Interruption
 
 
 class Stopped(SystemExit):
@@ -19,7 +19,7 @@ class Stopped(SystemExit):
 def stoppable() -> Iterator[Interruption]:
     """Let a command save its work after a signal; an error that follows is printed and sets the signal's exit code."""
     from coterie.core.types import CoterieError
-    from coterie.training.interrupt import Interrupted, interruptible
+    from coterie.runs.interrupt import Interrupted, interruptible
 
     with interruptible(deliver=False) as interrupted:
         try:

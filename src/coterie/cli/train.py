@@ -81,7 +81,7 @@ def train(
 def resume(run: RunPath, overrides: Overrides = None, quiet: Quiet = False) -> None:
     """Continue a stopped run, or train a finished one for longer."""
     from coterie import api
-    from coterie.training.run import Run
+    from coterie.runs.run import Run
 
     with stoppable() as interrupted:
         continued = api.resume(run, overrides, quiet)
@@ -155,7 +155,7 @@ def plans(
     group: Annotated[str | None, typer.Option(help="the group that is taught (default: the only one)")] = None,
 ) -> None:
     """Ask an experiment's teacher about the states met in play, and write its plans as a table."""
-    from coterie.training.plans import find_plans
+    from coterie.training.plan_tables import find_plans
 
     table = find_plans(experiment, overrides, episodes, group)
     table.write(out)
@@ -176,10 +176,12 @@ def watch(
     checkpoint: Checkpoint = "best",
 ) -> None:
     """Show a run's policies in a video, a terminal or a window."""
-    from coterie.training import build, mp4, table, video
+    from coterie.training import build, table
     from coterie.training.language_models import actors_unanswered
     from coterie.training.loop import evaluation_seed
     from coterie.training.players import policy_kind
+    from coterie.video import films as video
+    from coterie.video import mp4
 
     loaded = table.load(run, checkpoint, overrides)
     world = build.build_render_world(loaded.config.world)

@@ -43,7 +43,7 @@ POLICIES = {
     "person": "coterie.policies.person:PersonPolicy",
     "lora": "coterie.policies.lora:LoraPolicy",
     "search": "coterie.policies.search.policy:SearchPolicy",
-    "causal_lm": "coterie.policies.teams.policy:CausalLMPolicy",
+    "causal_lm": "coterie.policies.causal_lm.policy:CausalLMPolicy",
 }
 SCRIPTED = ("random", "expert", "guess")  # policies that follow a rule
 UNTRAINED = (
@@ -68,13 +68,13 @@ LEARNERS = {
     "sft": "coterie.algorithms.imitation.sft:SFT",
 }
 ADVISORS = {
-    "language": "coterie.roles.advisor:LanguageAdvisor",
-    "expert": "coterie.roles.advisor:ExpertAdvisor",
-    "policy": "coterie.roles.advisor:PolicyAdvisor",
-    "teacher": "coterie.roles.teacher:TeacherAdvisor",
+    "language": "coterie.advice.advisor:LanguageAdvisor",
+    "expert": "coterie.advice.advisor:ExpertAdvisor",
+    "policy": "coterie.advice.advisor:PolicyAdvisor",
+    "teacher": "coterie.advice.teacher:TeacherAdvisor",
 }
 SHIELDS = {
-    "language": "coterie.roles.constraints:LanguageShield",
+    "language": "coterie.advice.constraints:LanguageShield",
 }
 PREFERENCES = {
     "individual": "coterie.preferences.standard:Individual",
@@ -83,7 +83,7 @@ PREFERENCES = {
     "cvar": "coterie.preferences.standard:CVaR",
     "mean_variance": "coterie.preferences.standard:MeanVariance",
     "reward_model": "coterie.preferences.reward_model:RewardModelPreference",
-    "potential_shaping": "coterie.roles.shaping:PotentialShaping",
-    "pairwise_lm": "coterie.roles.bonus:PairwiseBonus",
-    "instruction_lm": "coterie.roles.bonus:InstructionBonus",
+    "potential_shaping": "coterie.advice.shaping:PotentialShaping",
+    "pairwise_lm": "coterie.advice.bonus:PairwiseBonus",
+    "instruction_lm": "coterie.advice.bonus:InstructionBonus",
 }

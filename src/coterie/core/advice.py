@@ -1,7 +1,7 @@
 """Advice: when an advisor is asked, and how a group uses what it says.
 
 `Advice` (core/types.py) is the record that goes from the advisor to the loss; nn/advice.py has the mathematics;
-roles/advisor.py has the advisors.
+advice/advisor.py has the advisors.
 """
 
 from __future__ import annotations

@@ -286,6 +286,9 @@ class View:
     frames: int = 0  # the same in environment steps, summed over all environments and shards
 
 
+UNLABELLED = "unlabelled"  # in a decision's trace, [N, A] bool: chance decided in place of the policy
+
+
 @dataclass(frozen=True)
 class Decision:
     """A policy's actions, and their log-probabilities."""

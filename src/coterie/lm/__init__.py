@@ -9,12 +9,14 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from coterie.lm.interface import Completion, LanguageModel, LMError, Prompt, Sampling, Scores
-    from coterie.lm.loading import LMSettings, LoadedModel, load
+    from coterie.lm.ask.interface import Completion, LanguageModel, LMError, Prompt, Sampling, Scores
+    from coterie.lm.ask.loading import LMSettings, LoadedModel, load
 
 _MODULES = {
-    **dict.fromkeys(("LMSettings", "LoadedModel", "load"), "coterie.lm.loading"),
-    **dict.fromkeys(("Completion", "LanguageModel", "LMError", "Prompt", "Sampling", "Scores"), "coterie.lm.interface"),
+    **dict.fromkeys(("LMSettings", "LoadedModel", "load"), "coterie.lm.ask.loading"),
+    **dict.fromkeys(
+        ("Completion", "LanguageModel", "LMError", "Prompt", "Sampling", "Scores"), "coterie.lm.ask.interface"
+    ),
 }
 __all__ = [
     "Completion",

@@ -15,11 +15,11 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from coterie.core import seeding
-from coterie.core.demonstrations import UNLABELLED
 from coterie.core.group import GroupSpec, Stateless
 from coterie.core.sampling import draw_index
 from coterie.core.text import Oracle, TextCodec, find_text_codec
 from coterie.core.types import (
+    UNLABELLED,
     Array,
     Counters,
     Decision,
@@ -32,11 +32,11 @@ from coterie.core.types import (
 )
 from coterie.core.validation import at_least, positive
 from coterie.core.world import HasExpert
-from coterie.lm import calibration as calibrate
 from coterie.lm import prompts
-from coterie.lm.choice import AnswerMemo, Calibration, ChoiceScorer, Illegal, parse_choice
-from coterie.lm.interface import Sampling
-from coterie.lm.loading import LMSettings, LoadedModel
+from coterie.lm.ask import calibration as calibrate
+from coterie.lm.ask.choice import AnswerMemo, Calibration, ChoiceScorer, Illegal, parse_choice
+from coterie.lm.ask.interface import Sampling
+from coterie.lm.ask.loading import LMSettings, LoadedModel
 
 COUNTS = ("decisions", "abstentions", "illegal", "fallbacks", "forfeits")
 

@@ -21,12 +21,13 @@ from coterie.core.group import GroupSpec
 from coterie.core.text import find_text_codec
 from coterie.core.types import Array, Counters, Decision, Mean, State, Tree, View, map_tree
 from coterie.core.validation import positive
-from coterie.lm import lora, prompts
-from coterie.lm.backends.local import Local, resolve_device
-from coterie.lm.calibration import log_normalize
-from coterie.lm.choice import MAX_REMEMBERED
-from coterie.lm.interface import Normalize
-from coterie.lm.loading import LMSettings, LoadedModel, backend_of, shared_backend, wrap
+from coterie.lm import prompts
+from coterie.lm.ask.calibration import log_normalize
+from coterie.lm.ask.choice import MAX_REMEMBERED
+from coterie.lm.ask.interface import Normalize
+from coterie.lm.ask.loading import LMSettings, LoadedModel, backend_of, shared_backend, wrap
+from coterie.lm.ask.local import Local, resolve_device
+from coterie.lm.learn import lora
 from coterie.nn import kernels, networks
 from coterie.nn.distributions import Choices, Taken
 from coterie.nn.nets import make_net

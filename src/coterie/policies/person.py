@@ -19,7 +19,6 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from coterie.core import ansi
 from coterie.core.game import game_of
 from coterie.core.group import GroupSpec, PlayStopped, Stateless
 from coterie.core.text import HasOwnWords, HasTextCodec, OwnWords, TextCodec, find_text_codec
@@ -42,6 +41,7 @@ from coterie.core.types import (
 )
 from coterie.core.validation import one_of
 from coterie.core.world import Renderable
+from coterie.policies import ansi
 
 WIDTH = 80
 MOST_NUMBERS = 160  # that an observation may have to be shown as numbers

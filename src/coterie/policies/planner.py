@@ -13,18 +13,17 @@ from typing import Literal
 
 import numpy as np
 
-from coterie.core.demonstrations import UNLABELLED
 from coterie.core.group import GroupSpec, Stateless
 from coterie.core.sampling import draw_index
 from coterie.core.skills import HasPlanCodec, HasSkills, PlanCodec
 from coterie.core.text import TextCodec, find_text_codec
-from coterie.core.types import Array, Counters, Decision, Discrete, Text, Tree, View, map_tree
+from coterie.core.types import UNLABELLED, Array, Counters, Decision, Discrete, Text, Tree, View, map_tree
 from coterie.core.validation import at_least
-from coterie.lm import calibration as calibrate
 from coterie.lm import prompts
-from coterie.lm.choice import Calibration, ChoiceScorer
-from coterie.lm.interface import Normalize
-from coterie.lm.loading import LMSettings
+from coterie.lm.ask import calibration as calibrate
+from coterie.lm.ask.choice import Calibration, ChoiceScorer
+from coterie.lm.ask.interface import Normalize
+from coterie.lm.ask.loading import LMSettings
 
 END = "done"  # the word that ends a plan
 SAID = " => "  # between a description and the words of a plan so far, in questions

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from coterie.core.demonstrations import UNLABELLED
 from coterie.core.group import GroupSpec, Stateless
 from coterie.core.types import (
+    UNLABELLED,
     Array,
     Box,
     Decision,

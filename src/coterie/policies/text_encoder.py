@@ -22,9 +22,9 @@ from coterie.core.memoize import Memoized
 from coterie.core.text import Instructing, find_text_codec
 from coterie.core.types import Array, Counters, Discrete, Tree
 from coterie.core.validation import positive
-from coterie.lm import lora
-from coterie.lm.loading import LMSettings, LoadedModel, shared_backend, wrap
-from coterie.lm.lora import LoraAdapterSettings
+from coterie.lm.ask.loading import LMSettings, LoadedModel, shared_backend, wrap
+from coterie.lm.learn import lora
+from coterie.lm.learn.lora import LoraAdapterSettings
 from coterie.nn.normalization import Normalizer
 from coterie.nn.packing import Layout, layout
 
@@ -147,7 +147,7 @@ class TrainableEncoder(nn.Module):
     """The encoder's model with trainable adapters; it replaces the frozen features in a network's input rows.
 
     Rows carry the indices of their texts. Acting embeds each text once per version of the adapters; learning embeds
-    the texts of each minibatch. New adapters change nothing (`lm/lora.py`), so both agree at first.
+    the texts of each minibatch. New adapters change nothing (`lm/learn/lora.py`), so both agree at first.
     """
 
     def __init__(self, reader: TextEncoder, size: int, identities: int, normalizer: Normalizer) -> None:

@@ -13,13 +13,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from coterie.core.demonstrations import UNLABELLED
 from coterie.core.group import GroupSpec, Stateless
-from coterie.core.types import Counters, Decision, Text, View, blank
+from coterie.core.types import UNLABELLED, Counters, Decision, Text, View, blank
 from coterie.core.validation import at_least, positive
-from coterie.lm.choice import AnswerCounter, AnswerMemo
-from coterie.lm.interface import Prompt, Sampling
-from coterie.lm.loading import LMSettings, LoadedModel, backend_of, load_shared
+from coterie.lm.ask.choice import AnswerCounter, AnswerMemo
+from coterie.lm.ask.interface import Prompt, Sampling
+from coterie.lm.ask.loading import LMSettings, LoadedModel, backend_of, load_shared
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from coterie.training.run import write_text
+from coterie.runs.run import write_text
 
 STYLE = """
 :root { color-scheme: light } * { box-sizing: border-box }

@@ -22,7 +22,7 @@ from coterie.studies.match.match import Player, open_players
 from coterie.training import build
 from coterie.training.runner import Runner
 from coterie.training.table import load
-from coterie.training.video import scenes
+from coterie.video.films import scenes
 
 
 @dataclass(frozen=True)

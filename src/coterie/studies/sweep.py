@@ -13,12 +13,12 @@ from typing import Any, NoReturn
 
 from coterie.config import schema
 from coterie.config.schema import ConfigError
+from coterie.runs.interrupt import Interrupted, Interruption
+from coterie.runs.run import Run
 from coterie.studies.report.report import write_report
 from coterie.training import start
-from coterie.training.interrupt import Interrupted, Interruption
 from coterie.training.jobs import demand_jobs, run_parallel
 from coterie.training.loop import run_directory
-from coterie.training.run import Run
 
 
 @dataclass(frozen=True)

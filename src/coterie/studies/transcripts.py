@@ -12,10 +12,10 @@ from coterie.config import registry
 from coterie.core import lookup
 from coterie.core.text import HasTranscript, Utterance
 from coterie.core.types import CoterieError
+from coterie.runs.run import Run
 from coterie.studies import figures
 from coterie.training.build import build_evaluation_world
 from coterie.training.loop import evaluation_seed
-from coterie.training.run import Run
 from coterie.training.runner import Runner, play_episodes
 from coterie.training.table import Table, load
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from coterie.core.group import check_members
 from coterie.core.types import Array, CoterieError, State, Text
-from coterie.training import checkpoint
+from coterie.runs import checkpoint
 
 
 class ContractError(CoterieError):

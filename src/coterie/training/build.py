@@ -236,7 +236,7 @@ def build_run_actor(chosen: SeatedRun, group_spec: GroupSpec, world: World, lear
     earlier group, and each agent acts as the earlier agent of the same name, or else by position. A policy that
     continues to learn must fit this group.
     """
-    from coterie.training import run
+    from coterie.runs import run
 
     try:
         refuse_circle(chosen, group_spec)
@@ -277,7 +277,7 @@ def start_groups(config: Config, groups: Sequence[Group]) -> None:
 
     A policy with `start_from` decides itself what it takes; others take the whole state, which must fit.
     """
-    from coterie.training import run
+    from coterie.runs import run
 
     for group in groups:
         chosen, path = config.groups[group.name].start, f"groups.{group.name}.start"
@@ -307,7 +307,7 @@ def inherited_advisor_and_shield(group: GroupConfig, group_spec: GroupSpec) -> t
 
 def refuse_circle(chosen: Part | SeatedRun, group_spec: GroupSpec) -> None:
     """Refuse a policy of an earlier run that comes from itself, run by run."""
-    from coterie.training import run
+    from coterie.runs import run
 
     seen: set[tuple[Path, str]] = set()
     while isinstance(chosen, SeatedRun):
@@ -324,7 +324,7 @@ def refuse_circle(chosen: Part | SeatedRun, group_spec: GroupSpec) -> None:
 
 def policy_of(earlier: Config, name: str) -> Part | SeatedRun:
     """Return the policy of an earlier run's group; where it comes from a still earlier one, by its own group's name."""
-    from coterie.training import run
+    from coterie.runs import run
 
     chosen = earlier.groups[name].policy
     if not isinstance(chosen, SeatedRun) or chosen.group is not None:

@@ -10,7 +10,7 @@ from multiprocessing.connection import Connection
 from coterie.config.schema import Config
 from coterie.core.signals import ctrl_c_blocked
 from coterie.nn.threads import fixed_threads
-from coterie.training.interrupt import SIGNALS
+from coterie.runs.interrupt import SIGNALS
 from coterie.training.workers import Answer, Request, ShardService, WorkerError
 
 

@@ -7,11 +7,11 @@ import logging
 from collections.abc import Sequence
 from pathlib import Path
 
+from coterie.algorithms.imitation import demonstrations
 from coterie.config import schema
-from coterie.core import demonstrations
 from coterie.core.types import CoterieError
+from coterie.runs.run import Run
 from coterie.training.loop import Report
-from coterie.training.run import Run
 from coterie.training.start import train
 
 log = logging.getLogger("coterie")

@@ -16,7 +16,7 @@ from typing import Any
 
 from coterie.core.signals import ctrl_c_blocked
 from coterie.core.types import CoterieError
-from coterie.training.interrupt import Interrupted, Interruption, interruptible
+from coterie.runs.interrupt import Interrupted, Interruption, interruptible
 
 PATIENCE = 0.5  # seconds between looks for a signal
 

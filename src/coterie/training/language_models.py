@@ -10,10 +10,10 @@ from typing import Any
 from coterie.config.schema import Config, ConfigError, GroupConfig, Part, suggest
 from coterie.core.group import Actor
 from coterie.core.types import Counters, as_metrics
-from coterie.lm.interface import LMError, Missing
-from coterie.lm.loading import BUILT_IN, LMSettings, check_model
-from coterie.lm.wrappers.budget import BudgetSettings
-from coterie.lm.wrappers.cache import CacheSettings
+from coterie.lm.ask.budget import BudgetSettings
+from coterie.lm.ask.cache import CacheSettings
+from coterie.lm.ask.interface import LMError, Missing
+from coterie.lm.ask.loading import BUILT_IN, LMSettings, check_model
 from coterie.training.evaluate import actor_metrics
 
 ROLES = ("policy", "advisor", "constraints", "preference")

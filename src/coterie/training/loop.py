@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from coterie.advice.policy import AdvisorPolicy
 from coterie.config.schema import Config, ConfigError, GroupConfig, SeatedRun, leaves, to_dict
 from coterie.core import seeding
 from coterie.core.group import Actor, Group, GroupSpec, Learner, Policy, WeighsAdvice
@@ -37,7 +38,6 @@ from coterie.core.types import (
 )
 from coterie.core.world import HasExpert, HasGuess
 from coterie.nn.threads import fixed_threads
-from coterie.policies.advisor import AdvisorPolicy
 from coterie.policies.scripted import (
     ExpertPolicy,
     ExpertSettings,
@@ -46,6 +46,12 @@ from coterie.policies.scripted import (
     RandomPolicy,
     RandomSettings,
 )
+from coterie.runs.checkpoint import fitting
+from coterie.runs.extras import extra
+from coterie.runs.interrupt import Interrupted, Interruption, interruptible
+from coterie.runs.metrics import Progress, Recorder
+from coterie.runs.provenance import locked, note_start
+from coterie.runs.run import Run, write_text
 from coterie.training import workers
 from coterie.training.best import Best
 from coterie.training.build import (
@@ -57,17 +63,11 @@ from coterie.training.build import (
     probe_learners,
     start_groups,
 )
-from coterie.training.checkpoint import fitting
 from coterie.training.evaluate import Result, evaluate
-from coterie.training.extras import extra
-from coterie.training.interrupt import Interrupted, Interruption, interruptible
 from coterie.training.language_models import count_unanswered, keep_answers
-from coterie.training.metrics import Progress, Recorder
-from coterie.training.plans import write_plans
-from coterie.training.provenance import locked, note_start
-from coterie.training.run import Run, write_text
+from coterie.training.plan_tables import write_plans
 from coterie.training.runner import Episodes
-from coterie.training.video import warn_undrawable
+from coterie.video.films import warn_undrawable
 
 log = logging.getLogger("coterie")
 RECENT = 100  # episodes in the moving average
@@ -291,7 +291,7 @@ class Training:
         return {group.name: group.policy.state() for group in self.groups}
 
     def save_best(self) -> None:
-        from coterie.training.checkpoint import save
+        from coterie.runs.checkpoint import save
 
         state = {"env_steps": self.env_steps, "policies": self.policies()}
         save(self.run.checkpoint_path(self.env_steps, "best"), state)
@@ -568,7 +568,7 @@ def write_best_video(training: Training) -> None:
     """Write a video of one episode of the best policies, if the world can be drawn."""
     from coterie.core.world import Renderable
     from coterie.training.players import policy_kind
-    from coterie.training.video import Showing, video_paths, write_video
+    from coterie.video.films import Showing, video_paths, write_video
 
     world = build_render_world(training.config.world)
     if isinstance(world, Renderable):

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from coterie.config import registry, schema
 from coterie.core.lookup import suggest
 from coterie.core.types import CoterieError
-from coterie.training.run import Run
+from coterie.runs.run import Run
 
 CHECKPOINT = "checkpoint="  # after a run's name: its policies as they were then
 

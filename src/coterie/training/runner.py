@@ -37,7 +37,7 @@ from coterie.core.types import (
     open_decisions,
 )
 from coterie.core.world import World
-from coterie.training.interrupt import leave_if_asked
+from coterie.runs.interrupt import leave_if_asked
 from coterie.training.rollout import RolloutBuffer, StateBuffer, cut_short, picker
 
 EPISODE_LIMIT = 100_000  # steps after which an episode counts as endless

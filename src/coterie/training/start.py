@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from coterie.config import schema
+from coterie.runs.extras import extra
+from coterie.runs.run import Run, entry, number
 from coterie.training import build
-from coterie.training.extras import extra
 from coterie.training.loop import Report, run_directory
 from coterie.training.loop import train as run_training
-from coterie.training.run import Run, entry, number
 
 log = logging.getLogger("coterie")
 

@@ -31,10 +31,10 @@ from coterie.core.types import (
     map_tree,
 )
 from coterie.nn.threads import fixed_threads
+from coterie.runs.run import Run
 from coterie.training import build
 from coterie.training.evaluate import Result, evaluate
 from coterie.training.loop import evaluation_seed, teacher_actor
-from coterie.training.run import Run
 
 log = logging.getLogger("coterie")
 TEACHER = "teacher"  # instead of a policy's name: the group's advisor

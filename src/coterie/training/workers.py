@@ -18,7 +18,7 @@ from coterie.config.schema import Config
 from coterie.core.group import Group
 from coterie.core.types import CoterieError, Counters, State, StateRows, merge, merge_counters
 from coterie.lm.plans import PlanTable
-from coterie.training.checkpoint import fitting
+from coterie.runs.checkpoint import fitting
 from coterie.training.evaluate import actor_metrics
 from coterie.training.runner import Rollout, join_episodes
 
@@ -143,7 +143,7 @@ class ShardHost:
 
     def plans(self) -> dict[str, PlanTable]:
         """Plans of the actors' teachers, by group."""
-        from coterie.training.plans import plans_of
+        from coterie.training.plan_tables import plans_of
 
         return plans_of(self.actors)
 

@@ -1,6 +1,6 @@
 """AT-GRPO (Zhao et al. 2025): language models of a team learn by comparing answers to one and the same prompt.
 
-The policy draws K candidates for every agent and turn, scores each on a fork and goes on with one (`policies/teams`);
+The policy draws K candidates for every agent and turn, scores each on a fork and goes on with one (`policies/causal_lm`);
 this learner compares the candidates within (instance, agent, turn) and raises the probability of the better ones, token
 by token, with PPO's clip. `groups: episode` is plain GRPO: episodes of one instance are compared by their returns. Each
 set of weights has an UpdateWorker of its own and learns from the answers of its own agents alone.
@@ -15,15 +15,14 @@ from typing import ClassVar, Literal, get_args
 import numpy as np
 
 from coterie.algorithms.at_grpo.groups import Baseline, Flat, Found, by_episode, by_turn
-from coterie.algorithms.at_grpo.loss import Normalize
-from coterie.algorithms.at_grpo.update_worker import UpdateSpec, UpdateWorker
+from coterie.algorithms.at_grpo.update_worker import Normalize, UpdateSpec, UpdateWorker
 from coterie.algorithms.divergence import demand_finite
 from coterie.core.group import GroupSpec, Panel, Preference
 from coterie.core.search_space import Choice, Real, Space
 from coterie.core.types import Array, Experience, Joint, Metrics, State
 from coterie.core.validation import at_least, one_of, positive, whole
-from coterie.policies.teams.policy import CausalLMPolicy
-from coterie.policies.teams.weights import PAD
+from coterie.lm.learn.sampling import PAD
+from coterie.policies.causal_lm.policy import CausalLMPolicy
 from coterie.preferences.standard import Individual
 
 Groups = Literal["turn", "episode"]

@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from coterie.core.types import Array, CoterieError, Experience
-from coterie.policies.teams.weights import PAD
+from coterie.lm.learn.sampling import PAD
 
 Baseline = Literal["std", "mean"]
 Flat = Literal["skip", "regularize"]  # what becomes of groups in which every answer is equally good

@@ -7,9 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from coterie.core import demonstrations, lookup, seeding
+from coterie.algorithms.imitation import demonstrations
+from coterie.algorithms.imitation.demonstrations import Demonstrations
+from coterie.core import lookup, seeding
 from coterie.core.augmentation import Augmentation, Decisions
-from coterie.core.demonstrations import Demonstrations
 from coterie.core.game import HasGame
 from coterie.core.group import GroupSpec
 from coterie.core.types import Array, CoterieError, Discrete, State, map_tree

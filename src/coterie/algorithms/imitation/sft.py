@@ -13,18 +13,17 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from coterie.algorithms.at_grpo.fitting import FittingParts
-from coterie.algorithms.at_grpo.optimizer import Optimizer
 from coterie.algorithms.divergence import demand_finite
+from coterie.algorithms.imitation.demonstrations import Demonstrations
 from coterie.algorithms.imitation.early_stopping import EarlyStopping
 from coterie.algorithms.imitation.labels import load_demonstrations, split
-from coterie.core.demonstrations import Demonstrations
 from coterie.core.group import GroupSpec, Panel, Preference
 from coterie.core.search_space import Choice, Real, Space
 from coterie.core.types import Array, Experience, Joint, Metrics, State
 from coterie.core.validation import at_least, positive, within
-from coterie.policies.teams.policy import CausalLMPolicy
-from coterie.policies.teams.weights import PAD, Weights
+from coterie.lm.learn.sampling import PAD
+from coterie.lm.learn.updates import FittingParts, Optimizer, Weights
+from coterie.policies.causal_lm.policy import CausalLMPolicy
 
 CHUNK = 256  # answers validated at once
 VALIDATED = 4096  # answers that are validated at most: more of them would cost more than they tell

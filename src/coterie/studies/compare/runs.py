@@ -17,8 +17,8 @@ import numpy as np
 
 from coterie.config import schema as configs
 from coterie.core.types import Array, CoterieError
-from coterie.training import run_index
-from coterie.training.run import Run, number
+from coterie.runs import index as run_index
+from coterie.runs.run import Run, number
 
 ARGUMENT = "argument"  # in place of a setting: every argument of the command is a variant
 NOT_COMPARED = configs.WITHOUT_EFFECT | {"schema", "experiment", "seed"}

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from coterie.algorithms.imitation.demonstrations import Demonstrations, EpisodeInfo, PlayedTable
 from coterie.config import schema
-from coterie.core.demonstrations import Demonstrations, EpisodeInfo, PlayedTable
 from coterie.core.group import GroupSpec
 from coterie.core.types import (
     Array,

@@ -17,20 +17,21 @@ from typing import Any
 
 import numpy as np
 
+from coterie.algorithms.imitation import demonstrations
+from coterie.algorithms.imitation.demonstrations import Demonstrations, EpisodeInfo, PlayedTable
 from coterie.config import registry, schema
-from coterie.core import demonstrations, seeding
-from coterie.core.demonstrations import UNLABELLED, Demonstrations, EpisodeInfo, PlayedTable
+from coterie.core import seeding
 from coterie.core.group import Actor, PlayStopped
 from coterie.core.text import ActionWords, HasTextCodec
-from coterie.core.types import Array, CoterieError, Decision, Text, Tree, View, as_metrics, map_tree
+from coterie.core.types import UNLABELLED, Array, CoterieError, Decision, Text, Tree, View, as_metrics, map_tree
 from coterie.core.world import CostlySteps, World
 from coterie.nn.threads import fixed_threads
+from coterie.runs.run import Run, write_text
 from coterie.training import build
 from coterie.training.evaluate import actor_metrics
 from coterie.training.language_models import keep_answers
 from coterie.training.players import seated_policy
 from coterie.training.rollout import picker
-from coterie.training.run import Run, write_text
 from coterie.training.runner import Runner, play_episodes
 from coterie.training.table import load
 

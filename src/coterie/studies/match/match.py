@@ -22,12 +22,12 @@ from coterie.core.group import Actor, Group, GroupSpec
 from coterie.core.types import Array, CoterieError
 from coterie.core.world import World
 from coterie.nn.threads import fixed_threads
+from coterie.runs.run import Run
 from coterie.training import build
 from coterie.training.evaluate import Result, evaluate, interval
 from coterie.training.language_models import actors_unanswered, refuse_silent_models
 from coterie.training.loop import evaluation_seed
 from coterie.training.players import named_policy, named_run, not_a_player
-from coterie.training.run import Run
 from coterie.training.table import Table, load
 
 

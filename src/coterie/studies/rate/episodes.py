@@ -20,10 +20,10 @@ from coterie.nn.packing import encode, layout, pack
 from coterie.nn.threads import fixed_threads
 from coterie.preferences.ratings import EpisodeLibrary
 from coterie.training import build
-from coterie.training.captions import signs
 from coterie.training.loop import evaluation_seed
 from coterie.training.runner import Runner, play_episodes
 from coterie.training.table import Table
+from coterie.video.captions import signs
 
 MAX_STEPS = 100_000  # steps after which an episode counts as endless
 WITHOUT_EFFECT = {path.removeprefix("world.") for path in schema.WITHOUT_EFFECT}

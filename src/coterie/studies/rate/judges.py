@@ -20,14 +20,14 @@ import numpy as np
 from coterie.core.lookup import suggest
 from coterie.core.types import CoterieError
 from coterie.lm import prompts
-from coterie.lm.choice import ChoiceScorer
-from coterie.lm.interface import BudgetDenied, Missing, NotRecorded, RetriesExhausted
-from coterie.lm.loading import LMSettings, check_model
-from coterie.lm.wrappers.budget import BudgetSettings
-from coterie.lm.wrappers.cache import CacheSettings
+from coterie.lm.ask.budget import BudgetSettings
+from coterie.lm.ask.cache import CacheSettings
+from coterie.lm.ask.choice import ChoiceScorer
+from coterie.lm.ask.interface import BudgetDenied, Missing, NotRecorded, RetriesExhausted
+from coterie.lm.ask.loading import LMSettings, check_model
 from coterie.studies.rate.episodes import Episode, ViewOptions
 from coterie.studies.rate.rate import Judge, StopRating
-from coterie.training import captions
+from coterie.video import captions
 
 WIDTH = 78
 GAP = "   |   "

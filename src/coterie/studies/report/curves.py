@@ -15,10 +15,10 @@ import numpy as np
 from coterie.config import registry
 from coterie.core import lookup
 from coterie.core.group import Panel
+from coterie.runs.run import Run, entry, number
 from coterie.studies import figures, statistics
 from coterie.studies.figures import Chart, Reference, Series
 from coterie.studies.statistics import bootstrap_stream
-from coterie.training.run import Run, entry, number
 
 MAX_POINTS = 200  # of a line with a band
 AXES = {"env_steps": figures.STEPS, "wall_s": figures.TRAINING}  # key of a record -> label of the x axis

@@ -1,6 +1,6 @@
 """A report's section on language models: what they were asked, what that cost, what came of it, and samples in words.
 
-Numbers are totals over all runs of a part; samples are read from a run's store of answers (`lm/wrappers`).
+Numbers are totals over all runs of a part; samples are read from a run's store of answers (`lm/ask`).
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 
 from coterie.config.schema import Part
+from coterie.runs.run import Run
 from coterie.studies import html
 from coterie.training.language_models import ANSWERS, ROLES, find_models
-from coterie.training.run import Run
 
 QUESTIONS = "lm/questions"
 COUNTED = {  # metric below lm/ -> what it counts

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from coterie.runs.provenance import Start, starts
+from coterie.runs.run import Run
+from coterie.runs.times import duration
 from coterie.studies import html
-from coterie.training.provenance import Start, starts
-from coterie.training.run import Run
-from coterie.training.times import duration
 
 
 def report_section(runs: Sequence[Run]) -> Iterable[str]:

@@ -21,6 +21,7 @@ from coterie.config.schema import ConfigError
 from coterie.core import lookup
 from coterie.core.types import CoterieError
 from coterie.core.world import ReportSection
+from coterie.runs.run import Run, write_text
 from coterie.studies import figures, html, interactive, statistics, transcripts
 from coterie.studies.compare import compare
 from coterie.studies.compare import show as compare_show
@@ -36,7 +37,6 @@ from coterie.studies.report import (
     settings_section,
     turns_section,
 )
-from coterie.training.run import Run, write_text
 
 UNFOLDED = 3  # settings at most whose parts are open from the beginning
 MOST_VIDEOS = 3  # of the runs of one setting

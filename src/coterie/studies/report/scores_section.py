@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from coterie.runs.run import Run, entry, nobody_learns, number
+from coterie.runs.times import duration, times
 from coterie.studies import html, statistics
-from coterie.training.run import Run, entry, nobody_learns, number
-from coterie.training.times import duration, times
 
 HEAD = ["policy", "group", "return", "95% interval", "length", "success"]
 Finished = tuple[Run, dict[str, Any]]  # a run and its summary

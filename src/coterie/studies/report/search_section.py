@@ -22,9 +22,9 @@ from coterie.core.world import Renderable
 from coterie.policies.search import nodes
 from coterie.policies.search.policy import SearchPolicy, make_search
 from coterie.policies.search.search import RootNoiseSettings
+from coterie.runs.run import Run
 from coterie.studies import html
 from coterie.training import build, table
-from coterie.training.run import Run
 
 POSITIONS = 4  # shown, spread evenly over the game
 MOVES = 5  # shown of each position

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from coterie.core.types import Array
+from coterie.runs.run import Run
 from coterie.studies import figures, html, interactive, statistics
 from coterie.studies.figures import Chart, Series
-from coterie.training.run import Run
 
 RECORDED = re.compile(r"(.+)/turn_(\d+)/(score|advantage|entropy)")
 SHARE = 0.1  # of the records that are averaged, at both ends of training

@@ -23,8 +23,8 @@ from optuna.trial import FrozenTrial, TrialState
 from coterie.config.schema import ConfigError, leaves
 from coterie.core import seeding
 from coterie.core.search_space import Choice, Range, Real, Whole, written
+from coterie.runs.provenance import study_locked
 from coterie.studies.tune.trial import Outcome, Result, StudySpec, Trial
-from coterie.training.provenance import study_locked
 
 NAME = "coterie"  # of the one study in a file
 SPEC = "terms"  # of the attribute that holds the spec of a study

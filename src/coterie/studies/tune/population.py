@@ -24,6 +24,9 @@ from coterie.config.schema import Config, ConfigError
 from coterie.core import seeding
 from coterie.core.search_space import Range, Real, range_to_dict, read_once
 from coterie.core.types import CoterieError
+from coterie.runs.interrupt import Interrupted, Interruption, interruptible
+from coterie.runs.provenance import study_locked
+from coterie.runs.run import Run, write_text
 from coterie.studies.tune.tune import (
     Files,
     Plan,
@@ -35,10 +38,7 @@ from coterie.studies.tune.tune import (
     with_values,
 )
 from coterie.training import loop, start
-from coterie.training.interrupt import Interrupted, Interruption, interruptible
 from coterie.training.jobs import demand_jobs, run_parallel
-from coterie.training.provenance import study_locked
-from coterie.training.run import Run, write_text
 
 SHARE = 4  # one member in four is replaced, by one of the best in four
 FACTORS = (0.8, 1.25)  # by which a copied setting changes (Jaderberg et al. 2017, section 4.1.1: 0.8 and 1.2)

@@ -27,14 +27,14 @@ from coterie.config.schema import Config, ConfigError, Part, leaves
 from coterie.core.search_space import Range, declared
 from coterie.core.types import CoterieError
 from coterie.nn.threads import fixed_threads
+from coterie.runs.interrupt import Interrupted, Interruption, interruptible
+from coterie.runs.run import Run, write_text
 from coterie.studies.report.report import write_report
 from coterie.studies.tune.trial import Outcome, Pruner, Result, Score, StudySpec, Trial
 from coterie.training import build, loop, start
 from coterie.training.best import constants
 from coterie.training.evaluate import evaluate
-from coterie.training.interrupt import Interrupted, Interruption, interruptible
 from coterie.training.jobs import demand_jobs, run_parallel
-from coterie.training.run import Run, write_text
 
 if TYPE_CHECKING:
     from coterie.studies.tune.optuna import Study

@@ -222,7 +222,7 @@ class Auction:
     @staticmethod
     def report_section(runs: Sequence[Any]) -> ReportSection:
         """The auction's section of a report: bid functions and outcomes."""
-        from coterie.worlds.auction.report import report_section
+        from coterie.studies.auction.report import report_section
 
         return report_section(runs)
 

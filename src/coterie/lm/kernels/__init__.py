@@ -1,1 +1,0 @@
-"""GPU kernels of a transformer in Triton, which exists only where a GPU may: import them where they are used."""

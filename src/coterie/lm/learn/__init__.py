@@ -1,0 +1,1 @@
+"""Language models that are trained: transformers, the engine that samples, their kernels, adapters."""

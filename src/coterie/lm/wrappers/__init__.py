@@ -1,1 +1,0 @@
-"""Wrappers around language models: cache, budget, retry, concurrency and usage counting."""

@@ -1,0 +1,1 @@
+"""Auctions: bidders held against equilibria, and their section of a report."""

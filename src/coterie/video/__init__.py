@@ -1,0 +1,1 @@
+"""Videos: films of episodes, captions, GIF and MP4 files."""
