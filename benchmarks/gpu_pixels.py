@@ -172,23 +172,26 @@ def speed(device: str, options: argparse.Namespace) -> dict[str, float]:
 
 
 def loss_fraction(learner: Any, rollout: Any, seconds: float) -> float:
-    """Time of the compiled losses with the transfers that they need, as a fraction of an iteration's learning."""
-    from coterie.algorithms.ppo import losses
+    """Time of the compiled losses, as a fraction of an iteration's learning."""
+    spent = 0.0
 
-    rows, parts = rollout.decisions["team"].action.size, learner.settings.minibatches
-    said = torch.zeros(2, rows // parts, device=learner.policy.device)
-    arrays = [np.ones(rows // parts, np.float32) for _ in range(3)]
-    (settings,) = learner.loss_settings(learner.schedule(0.0))
-    synchronize()
-    start = time.perf_counter()
-    for _ in range(learner.settings.epochs * parts):
-        log_prob, entropy = said.cpu().numpy()
-        for slope in losses.policy_losses(log_prob, entropy, *arrays, settings)[:2]:
-            torch.as_tensor(slope, device=said.device)
-        slope, _ = losses.value_losses(said[0].cpu().numpy(), *arrays, settings)
-        torch.as_tensor(slope, device=said.device)
-    synchronize()
-    return (time.perf_counter() - start) / seconds
+    def timed(function: Any) -> Any:
+        def run(*arguments: Any) -> Any:
+            nonlocal spent
+            start = time.perf_counter()
+            found = function(*arguments)
+            spent += time.perf_counter() - start
+            return found
+
+        return run
+
+    names = ("policy_slopes", "value_slopes")
+    for name in names:
+        setattr(learner, name, timed(getattr(learner, name)))
+    learn(learner, rollout, 0)
+    for name in names:
+        delattr(learner, name)
+    return spent / seconds
 
 
 def difference(options: argparse.Namespace) -> dict[str, float]:
@@ -202,7 +205,7 @@ def difference(options: argparse.Namespace) -> dict[str, float]:
     cpu, cuda = learners["cpu"], learners["cuda"]
     return {
         "actor": float(np.abs(cpu.policy.flat.array - cuda.policy.flat.array).max()),
-        "critic": float(np.abs(cpu.critic_flat.array - cuda.critic_flat.array).max()),
+        "critic": float(np.abs(cpu.critic.flat.array - cuda.critic.flat.array).max()),
         "actor_moved_by": float(np.abs(cpu.policy.flat.array - first).max()),
     }
 

@@ -426,7 +426,7 @@ def test_each_of_several_students_learns_from_its_own_advice(path):
     strength[..., 1] = 0
     own = dataclasses.replace(own, reward=np.zeros_like(own.reward), advice=own.advice._replace(strength=strength))
     before = group.policy.flat.array.copy()
-    group.learner.critic_flat.value.zero_()  # no advantages
+    group.learner.critic.flat.value.zero_()  # no advantages
     joint = Joint({"team": own}, 1, 0.0, {"team": group.actor.group_spec.spaces})
     group.learner.learn(own, joint, np.random.default_rng(0))
     moved = np.abs(group.policy.flat.array - before).max(axis=1)

@@ -83,7 +83,7 @@ def estimate(own, value, final, gamma, gae_lambda):
 
 def reference(group, own, teacher):
     """Gradients of the actor's and the critic's loss, flat, by the papers."""
-    s, actor, critic = group.learner.settings, weights_of(group.policy.net), weights_of(group.learner.critic)
+    s, actor, critic = group.learner.settings, weights_of(group.policy.net), weights_of(group.learner.critic_network)
 
     def rows(observation):
         return torch.from_numpy(group.policy.inputs(observation)[0].astype(np.float64))
@@ -125,7 +125,7 @@ def test_the_first_gradients_are_those_of_the_published_loss(compiled):
     actor, critic = reference(group, own, teacher)
     learn(group, own)
     np.testing.assert_allclose(group.policy.flat.mean[0] / 0.1, actor, atol=1e-6)  # Adam's first moment: 0.1 · gradient
-    np.testing.assert_allclose(group.learner.critic_flat.mean[0] / 0.1, critic, atol=1e-6)
+    np.testing.assert_allclose(group.learner.critic.flat.mean[0] / 0.1, critic, atol=1e-6)
     assert np.abs(actor).max() > 0.05
 
 
@@ -135,4 +135,4 @@ def test_while_values_warm_up_only_the_critic_follows_its_gradient():
     learn(group, own)
     np.testing.assert_array_equal(group.policy.flat.array, before)
     np.testing.assert_allclose(np.sqrt(group.policy.flat.square[0] / 1e-3), np.abs(actor), atol=1e-6)
-    np.testing.assert_allclose(group.learner.critic_flat.mean[0] / 0.1, critic, atol=1e-6)
+    np.testing.assert_allclose(group.learner.critic.flat.mean[0] / 0.1, critic, atol=1e-6)

@@ -60,7 +60,7 @@ def test_the_loss_is_the_cross_entropy_over_legal_actions():
     mask[:, 0] = False
     given = labels(spec, mask=mask)._replace(action=np.ones(6, np.int64))
     x = cloner.inputs(stacked(given))
-    loss = cloner.loss(x, stacked(given))[0].detach().numpy()[0]
+    loss = cloner.loss(x, cloner.policy.trainable.forward(x), stacked(given))[0][0]
     out = cloner.policy.net.unroll(x, None).detach().numpy()[0].astype(np.float64)
     exact = np.log(np.exp(out[:, 1:]).sum(axis=1)) - out[:, 1]
     np.testing.assert_allclose(loss, exact, atol=1e-6)
@@ -92,13 +92,23 @@ def twice(given):
     return 2 * torch.ones_like(given.log_prob)
 
 
+def again(given):
+    return -given.log_prob
+
+
 def test_an_extra_loss_is_added_by_name():
     spec = group_spec()
     given = stacked(labels(spec))
     plain = Cloner(CloningSettings(), network(spec))
     more = Cloner(CloningSettings(extra_loss=f"{__name__}:twice", extra_weight=0.5), network(spec))
     x = plain.inputs(given)
-    np.testing.assert_allclose((more.loss(x, given)[0] - plain.loss(x, given)[0]).detach(), 1.0, atol=1e-6)
+    out = plain.policy.trainable.forward(x)
+    found, expected = more.loss(x, out, given), plain.loss(x, out, given)
+    np.testing.assert_allclose(found[0] - expected[0], 1.0, atol=1e-6)
+    np.testing.assert_array_equal(found[1], expected[1])  # a constant has no slopes
+    both = Cloner(CloningSettings(extra_loss=f"{__name__}:again", extra_weight=0.5), network(spec)).loss(x, out, given)
+    np.testing.assert_allclose(both[0], 1.5 * expected[0], rtol=1e-5)
+    np.testing.assert_allclose(both[1], 1.5 * expected[1], atol=1e-7)
     with pytest.raises(ValueError, match=r"extra_loss: .*no_such"):
         CloningSettings(extra_loss=f"{__name__}:no_such")
 

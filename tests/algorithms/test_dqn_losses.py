@@ -4,8 +4,33 @@ import numpy as np
 import pytest
 import torch
 
-from coterie.algorithms.dqn.losses import margin_losses, td_losses
+from coterie.algorithms.dqn import losses
 from helpers.small_worlds import generator
+
+
+def td_losses(value, target, weight, delta):
+    """Errors, losses and slopes `[S, B]` of values against rewards, with nothing to follow."""
+    rows, count = value.size, value.shape[1]
+    error, slopes, terms = np.empty(rows, np.float32), np.empty(rows, np.float32), np.empty((rows, 4))
+    nothing, given = np.zeros(rows, np.float32), [part.reshape(-1) for part in (value, target, weight)]
+    losses.td_losses.over(
+        rows, given[0], nothing, given[1], nothing, given[2], count, float(delta), error, slopes, terms
+    )
+    assert np.allclose(terms[:, 1] * count, given[0], equal_nan=True, atol=1e-6)
+    assert np.allclose(terms[:, 2] * count, np.abs(error), equal_nan=True, atol=1e-6)
+    loss = terms[:, 0] * count / given[2]
+    return [part.reshape(value.shape) for part in (error, loss, slopes)]
+
+
+def margin_losses(values, legal, advised, weight, margin):
+    """Losses `[R]` and slopes `[R, K]` of values, weighted and summed."""
+    rows = len(values)
+    slopes, terms = np.zeros_like(values), np.zeros((rows, 4))
+    losses.margin_losses.over(
+        rows, values, np.arange(rows)[:, None], np.ones((rows, 1), bool), advised[:, None], legal[:, None], weight,
+        1, float(margin), 1.0, 0, slopes, terms,
+    )  # fmt: skip
+    return terms[:, 3] / weight, slopes
 
 
 @pytest.mark.parametrize("delta", [1.0, 0.3, np.inf])

@@ -9,14 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coterie.algorithms.divergence import Diverged
-from coterie.algorithms.dqn.mixing import LEAK, QMIX, VDN, mixer
+from coterie.algorithms.dqn.batches import Batch
+from coterie.algorithms.dqn.mixing import LEAK, QMIX
 from coterie.algorithms.dqn.transitions import Transitions
 from coterie.core.decisions import Joint, StateRows
 from coterie.core.types import AgentStep, AgentType, Box, Discrete, TimeStep
 from coterie.preferences.standard import Team, TeamSettings
 from coterie.testing.comparison import expect_equal, leaves, through_checkpoint
 from coterie.training.runner import Runner
-from helpers.dqn import joint_of, learn, make_learner, q_network, random_rollout, values, weights
+from helpers.dqn import compiled, joint_of, learn, make_learner, q_network, random_rollout, values, weights
 from helpers.small_worlds import Bandit, Unsaved, actors, experience, generator, group_spec, spec_in
 
 both_kinds = pytest.mark.parametrize("parameters", ["shared", "individual"])
@@ -30,9 +31,9 @@ def team(name, parameters="shared", **settings):
 
 def stirred(one, seed=0):
     random = generator(seed)
-    for flat in (one.mixer_flat, one.target_mixer_flat):
-        if flat is not None:
-            flat.array[:] = random.standard_normal(flat.array.shape)
+    for net in (one.mixer, one.target_mixer):
+        if net is not None:
+            net.flat.array[:] = random.standard_normal(net.flat.array.shape)
     return one
 
 
@@ -58,12 +59,16 @@ def in_numpy(mix, own_values, state):
 
 
 def test_vdn_is_the_sum():
-    found = VDN()(torch.tensor([[1.0, 2.0, -4.0], [0.5, 0.0, 0.25]]), torch.zeros(2, 5))
-    assert found.tolist() == [-1.0, 0.75]
+    one = team("vdn")
+    learn(one, random_rollout(one))
+    batch = Batch(one.policy, one.replays, 2, 2)
+    batch.values[:] = [[1.0, 2.0], [0.5, -0.25]]
+    assert one.mix(one.mixer, batch, "state").tolist() == [3.0, 0.25]
+    assert one.unmix(np.array([2.0, -1.0], np.float32)).tolist() == [[2, 2], [-1, -1]]
 
 
 def test_qmix_is_what_its_definition_says():
-    mix = mixer("qmix", 3, 5, 7, seed=1)
+    mix = QMIX(3, 5, 7, seed=1)
     own_values, state = generator().standard_normal((9, 3)) * 3, generator(1).standard_normal((9, 5))
     with torch.no_grad():
         for parameter in mix.parameters():
@@ -74,7 +79,7 @@ def test_qmix_is_what_its_definition_says():
 
 @pytest.mark.parametrize("sign", [1, -1])
 def test_qmix_begins_as_the_sum_for_values_of_either_sign(sign):
-    mix, random = mixer("qmix", 3, 54, 32, seed=1), generator()
+    mix, random = QMIX(3, 54, 32, seed=1), generator()
     own_values = torch.from_numpy(sign * random.random((500, 3), np.float32) * 30)
     state = torch.from_numpy(random.standard_normal((500, 54), np.float32))
     with torch.no_grad():
@@ -101,20 +106,19 @@ def test_qmix_rises_with_every_members_value_in_any_state(seed, size, members):
 
 
 def test_names_and_width_decide_the_mixer():
-    assert type(mixer("vdn", 2, 3, 4, 0)) is type(mixer("none", 2, 3, 4, 0)) is VDN
     for width in (4, 9):
         one = team("qmix", mixing_width=width)
-        assert type(one.mixer) is QMIX
-        assert one.mixer.weight_in.weight.shape == (1, 6, 2 * width)
-        assert one.mixer.weight_out.weight.shape == (1, 6, width)
-        assert np.array_equal(one.mixer_flat.array, one.target_mixer_flat.array)
-    assert team("vdn").mixer_flat is None
+        assert type(one.mixer.module) is QMIX
+        assert one.mixer.module.weight_in.weight.shape == (1, 6, 2 * width)
+        assert one.mixer.module.weight_out.weight.shape == (1, 6, width)
+        assert np.array_equal(one.mixer.flat.array, one.target_mixer.flat.array)
+    assert team("vdn").mixer is None
     own = random_rollout(team("vdn"))
     found = []
     for name in ("none", "vdn", "qmix"):
         one = team(name)
         learn(one, own)
-        assert one.compiled is (name == "none")
+        assert compiled(one)  # the values' network; a mixer goes through PyTorch
         found.append(weights(one))
     assert not np.array_equal(found[0], found[1])
     assert not np.array_equal(found[1], found[2])
@@ -132,19 +136,19 @@ def test_a_step_descends_the_error_of_the_teams_value(name, parameters, double):
     own = random_rollout(one, masked=True)
     for each in (one, other):
         each.store(own, joint_of(each, own))
-        each.target.out.weight.data *= 3
+        each.target_network.out.weight.data *= 3
         each.state_normalizer.update([generator(5).standard_normal((20, 6)) * 2 + 1])
         each.policy.normalizer.update(
             [generator(s).standard_normal((20, 3)) + s for s in range(each.group_spec.parameter_sets)]
         )
         each.replays[0].prioritise(np.arange(each.replays[0].size), generator().random(each.replays[0].size))
     uniform = generator().random((1, 1, 20))
-    loss, mean, size, _ = one.autograd_steps(uniform, 0.01, 0.7)
+    loss, mean, size, _ = one.improve(uniform, 0.01, 0.7)
 
     drawn = other.replays[0].sample(uniform[0, 0], 0.7)
     rows = Transitions(*(column[drawn.rows] for column in other.replays[0].rows))
     now, chooser = values(other.policy, rows.observation), values(other.policy, rows.next_obs)
-    other.policy.net, kept = other.target, other.policy.net
+    other.policy.net, kept = other.target_network, other.policy.net
     later = values(other.policy, rows.next_obs)
     other.policy.net = kept
     best = np.where(rows.next_mask, chooser if double else later, -np.inf).argmax(-1)[..., None]
@@ -153,7 +157,10 @@ def test_a_step_descends_the_error_of_the_teams_value(name, parameters, double):
     total, follows = own_values.sum(1), after.sum(1)
     if name == "qmix":
         state, next_obs = (other.state_normalizer(s[None])[0] for s in (rows.state, rows.next_state))
-        total, follows = in_numpy(other.mixer, own_values, state), in_numpy(other.target_mixer, after, next_obs)
+        total, follows = (
+            in_numpy(other.mixer.module, own_values, state),
+            in_numpy(other.target_mixer.module, after, next_obs),
+        )
     error = total - (rows.reward + np.where(rows.discount > 0, rows.discount * follows, 0))
     assert 0 < rows.active.mean() < 1
     assert 0 < (rows.discount == 0).mean() < 1
@@ -163,7 +170,7 @@ def test_a_step_descends_the_error_of_the_teams_value(name, parameters, double):
     assert np.allclose(one.replays[0].nodes[512:][drawn.rows], (np.abs(error) + 1e-6) ** 0.6, atol=1e-3)
     assert not np.array_equal(weights(one), weights(other))
     if name == "qmix":
-        assert not np.array_equal(one.mixer_flat.array, other.mixer_flat.array)
+        assert not np.array_equal(one.mixer.flat.array, other.mixer.flat.array)
 
 
 @both_kinds
@@ -171,9 +178,9 @@ def test_learning_rates_of_network_and_mixer(parameters):
     # Adam's first step moves every parameter by nearly the learning rate.
     def moved(progress=0.0, **rates):
         one = team("qmix", parameters, updates_per_step=1 / 36, **rates)
-        before = weights(one), one.mixer_flat.array.copy()
+        before = weights(one), one.mixer.flat.array.copy()
         assert learn(one, random_rollout(one), progress=progress)["updates"] == 1
-        return [float(np.abs(a - b).max()) for a, b in zip((weights(one), one.mixer_flat.array), before, strict=True)]
+        return [float(np.abs(a - b).max()) for a, b in zip((weights(one), one.mixer.flat.array), before, strict=True)]
 
     assert moved(learning_rate=0.01) == pytest.approx([0.01, 0.01], rel=0.02)
     assert moved(learning_rate=0.01, mixer_learning_rate=3e-4) == pytest.approx([0.01, 3e-4], rel=0.02)
@@ -195,16 +202,16 @@ def test_a_teams_reward_is_its_mean(name):
 @pytest.mark.parametrize("update", [{"interval": 2}, {"update": "soft", "tau": 0.5}])
 def test_the_targets_mixer_follows_as_the_target_does(update):
     one = team("qmix", updates_per_step=1 / 36, target=update)
-    own, first = random_rollout(one), one.target_mixer_flat.array.copy()
+    own, first = random_rollout(one), one.target_mixer.flat.array.copy()
     learn(one, own)
-    now, behind = one.mixer_flat.array, one.target_mixer_flat.array
+    now, behind = one.mixer.flat.array, one.target_mixer.flat.array
     if "interval" in update:
         assert np.array_equal(behind, first)
         learn(one, own)
         assert np.array_equal(behind, now)
     else:
         assert np.allclose(behind, (first + now) / 2, atol=1e-6)
-    assert (one.mixer_flat.steps == one.policy.flat.steps).all()
+    assert (one.mixer.flat.steps == one.policy.flat.steps).all()
 
 
 def test_the_state_is_normalised_by_what_was_seen():
@@ -214,9 +221,11 @@ def test_the_state_is_normalised_by_what_was_seen():
     learn(one, own)
     rows = own.observation[:-1].reshape(-1, 6)
     assert np.allclose(one.state_normalizer.mean[0], rows.mean(0), rtol=1e-4)
-    own_values = torch.ones(1, len(rows), 2)
+    batch = Batch(one.policy, one.replays, len(rows), 2)
+    batch.values[:], batch.state = 1, lambda column: rows
     normal = torch.from_numpy(((rows - rows.mean(0)) / rows.std(0)).astype(np.float32))
-    assert torch.allclose(one.mix(one.mixer, own_values, rows[None]), one.mixer(own_values[0], normal)[None], atol=1e-2)
+    expected = one.mixer.module(torch.ones(len(rows), 2), normal).detach().numpy()
+    assert np.allclose(one.mix(one.mixer, batch, "state"), expected, atol=1e-2)
 
 
 def test_the_worlds_own_state_is_used_where_it_tells_one():
@@ -246,7 +255,7 @@ def test_a_loaded_team_goes_on_as_the_saved_one(name, parameters):
 
 def test_a_mixer_that_is_no_number_is_named():
     one = team("qmix", updates_per_step=1e-6)  # nothing is learned, so that no loss tells of it
-    one.mixer_flat.array[0, 3] = np.nan
+    one.mixer.flat.array[0, 3] = np.nan
     with pytest.raises(Diverged, match="group 'team': learning diverged"):
         learn(one, random_rollout(one))
 
@@ -332,16 +341,18 @@ def test_qmix_finds_the_better_of_two_games_where_a_sum_cannot():
 
 def test_targets_of_qmix_stay_within_what_the_rewards_allow():
     one = stirred(team("qmix", gamma=0.5, n_steps=1, target={"tau": 1.0}))
-    one.target_mixer_flat.array[:] = 50.0  # a mixer that has run away
+    one.target_mixer.flat.array[:] = 50.0  # a mixer that has run away
     own = random_rollout(one)
     one.store(own, joint_of(one, own))
-    batch = Transitions(*(column[None, : one.replays[0].size] for column in one.replays[0].rows))
+    batch = Batch(one.policy, one.replays, one.replays[0].size, 2)
+    batch.index[:] = np.arange(batch.size)
+    batch.fill()
     low, high = one.possible_values()
     assert (low, high) == (2 * min(own.reward.min(), 0), 2 * max(own.reward.max(), 0))
-    later = one.targets(batch).detach().numpy() - batch.reward
+    later = one.next_totals(batch)
     assert np.abs(later).max() > 0
-    assert (later >= batch.discount * low - 1e-5).all()
-    assert (later <= batch.discount * high + 1e-5).all()
+    assert (later >= low - 1e-5).all()
+    assert (later <= high + 1e-5).all()
     again = team("qmix", gamma=0.5, n_steps=1)
     again.load(one.state())
     assert again.possible_values() == (low, high)

@@ -148,12 +148,12 @@ def test_three_updates_of_dueling_double_dqn_are_those_of_the_papers(compiled, l
         target={"update": "soft", "tau": tau},
         replay={"priority": alpha, "importance": beta},
     )
-    for net, scale in ((policy.net, 1.5), (one.target, 0.8)):
+    for net, scale in ((policy.net, 1.5), (one.target_network, 0.8)):
         net.out.weight.data *= 2 * scale
         net.out.bias.data += 0.3 * scale
-    one.target.body.layers[0].weight.data.neg_()  # its best actions differ from the network's
+    one.target_network.body.layers[0].weight.data.neg_()  # its best actions differ from the network's
     own, last_seen = rollout(generator(1))
-    net, target = (reference_network(each) for each in (policy.net, one.target))
+    net, target = (reference_network(each) for each in (policy.net, one.target_network))
     assert learn(one, own)["updates"] == updates
 
     rows = reference_rows(own, last_seen)
@@ -203,7 +203,7 @@ def test_three_updates_of_dueling_double_dqn_are_those_of_the_papers(compiled, l
         priority[drawn] = (np.abs(error) + 1e-6) ** alpha
     assert 0 < linear < updates * batch
     assert apart > batch
-    for found, expected in ((policy.net, net), (one.target, target)):
+    for found, expected in ((policy.net, net), (one.target_network, target)):
         np.testing.assert_allclose(flat(reference_network(found)), flat(expected), atol=2e-6)
 
 
@@ -226,11 +226,12 @@ def qmix(part, own_values, state):
     return hidden.mean(1) + offset
 
 
-def mixing_weights(module):
-    """A mixer's linear layers in float64."""
+def mixing_weights(mixer):
+    """A mixer's linear layers in float64; VDN has none."""
+    parameters = () if mixer is None else mixer.module.named_parameters()
     return {
         name: (p[0, 0] if name.endswith("bias") else p[0]).detach().double().clone().requires_grad_()
-        for name, p in module.named_parameters()
+        for name, p in parameters
     }
 
 
@@ -257,11 +258,11 @@ def test_three_updates_of_a_team_are_those_of_the_papers(mixer, double):
         updates_per_step=updates / 36 + 1e-9,
         replay={"priority": 0.0},
     )
-    for net, scale in ((policy.net, 1.5), (one.target, 2.5)):
+    for net, scale in ((policy.net, 1.5), (one.target_network, 2.5)):
         net.out.weight.data *= 2 * scale
         net.out.bias.data += 0.5
-    one.target.body.layers[0].weight.data.neg_()
-    net, target = (reference_network(each) for each in (policy.net, one.target))
+    one.target_network.body.layers[0].weight.data.neg_()
+    net, target = (reference_network(each) for each in (policy.net, one.target_network))
     mixing, later_mixing = (mixing_weights(each) for each in (one.mixer, one.target_mixer))
     own = random_rollout(one, seed=3, masked=True)
     assert learn(one, own)["updates"] == updates
@@ -312,7 +313,7 @@ def test_three_updates_of_a_team_are_those_of_the_papers(mixer, double):
                 for slow, quick in zip(behind, now, strict=True):
                     slow.data.copy_(quick)
     assert 0 < linear < updates * batch
-    for found, expected in ((policy.net, net), (one.target, target)):
+    for found, expected in ((policy.net, net), (one.target_network, target)):
         np.testing.assert_allclose(flat(reference_network(found)), flat(expected), atol=5e-6)
     for found, expected in ((one.mixer, mixing), (one.target_mixer, later_mixing)):
         for name, weights in mixing_weights(found).items():

@@ -17,19 +17,18 @@ ONCE = {"updates_per_step": 1 / STEPS}
 
 def steps_of(one):
     """The learner's own way to take gradient steps."""
-    return one.compiled_steps if one.compiled else one.autograd_steps
+    return one.improve
 
 
 def watch(one):
     """Let a learner write down what it draws with: (uniforms, learning rate, importance)."""
-    seen, name = [], "compiled_steps" if one.compiled else "autograd_steps"
-    run = getattr(one, name)
+    seen, run = [], one.improve
 
     def watched(*arguments):
         seen.append(arguments)
         return run(*arguments)
 
-    setattr(one, name, watched)
+    one.improve = watched
     return seen
 
 
@@ -275,7 +274,7 @@ def test_importance_weighs_the_loss(q_learner):
     losses = {}
     for importance in (0.0, 1.0):
         one = q_learner(group_spec(agents=1), replay={"importance": importance, "priority": 1.0}, batch_size=4)
-        one.policy.flat.array[:] = one.target_flat.array[:] = 0
+        one.policy.flat.array[:] = one.target.flat.array[:] = 0
         own = experience([[2.0], [1.0]], terminated=[(0, 0), (1, 0)])
         one.store(own, joint_of(one, own))
         one.replays[0].prioritise(np.arange(2), np.array([3.0, 1.0]))  # drawn thrice and once

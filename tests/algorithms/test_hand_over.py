@@ -80,7 +80,7 @@ def test_the_actor_begins_without_the_momentum_of_the_warm_up(compiled):
     assert not actor.mean.any()
     assert actor.square.any()
     assert actor.steps.all()
-    assert group.learner.critic_flat.mean.any()
+    assert group.learner.critic.flat.mean.any()
     assert learn(2)["learning_rate"] > 0
     assert actor.mean.any()
 
@@ -147,7 +147,7 @@ def test_values_are_scaled_to_the_gap_and_keep_their_order(dueling, parameters):
     before = values(one.policy, seen(200))
     one.scale_values(0.3, np.ones(len(one.replays), bool))
     assert np.array_equal(before.argsort(-1), values(one.policy, seen(200)).argsort(-1))
-    np.testing.assert_array_equal(one.target_flat.array, one.policy.flat.array)
+    np.testing.assert_array_equal(one.target.flat.array, one.policy.flat.array)
     for number in range(len(one.replays)):
         assert median_gap(one, number) == pytest.approx(0.3, rel=1e-4)
 
@@ -248,7 +248,7 @@ def test_target_networks_begin_with_the_weights_that_a_run_starts_from(tmp_path,
     before = group.policy.flat.array.copy()
     start_groups(config, [group])
     assert not np.array_equal(group.policy.flat.array, before)
-    target = group.learner.actor.target_flat if experiment == "spread-maddpg" else group.learner.target_flat
+    target = group.learner.actor.target_flat if experiment == "spread-maddpg" else group.learner.target.flat
     np.testing.assert_array_equal(target.array, group.policy.flat.array)
 
 

@@ -24,7 +24,7 @@ def dqn_learner(space=MANY, parameters="shared", mixer="none"):
 @pytest.mark.parametrize("seeds", [[0], [0, 1]])
 def test_an_embedding_reads_numbers_as_it_reads_one_hot_rows(n, seeds):
     lay, random = layout(Discrete(n)), np.random.default_rng(0)
-    net = networks.Net(networks.Shape((8,), "tanh", "embedding", (), 1), lay, 3, 1.0, seeds)
+    net = networks.Network(networks.Shape((8,), "tanh", "embedding", (), 1), lay, 3, 1.0, seeds)
     seen, extra = random.integers(n, size=(len(seeds), 5)), random.random((len(seeds), 5, 1), np.float32)
     numbers = net.unroll(PixelRows(seen[..., None].astype(np.int32), extra), None)
     one_hot = net.unroll(np.concatenate([pack(lay, seen), extra], axis=-1), None)

@@ -9,8 +9,7 @@ import torch
 
 from coterie.algorithms.divergence import Diverged
 from coterie.algorithms.joint_transitions import JointTransitions
-from coterie.algorithms.maddpg.kernels import Draws
-from coterie.algorithms.maddpg.maddpg import Rates
+from coterie.algorithms.maddpg.maddpg import Draws, Rates
 from coterie.core.decisions import Finals
 from coterie.core.types import Box, Discrete
 from coterie.preferences.standard import Team, TeamSettings
@@ -19,6 +18,7 @@ from helpers.maddpg import (
     SPACES,
     aligned,
     at_one_table,
+    by_agent,
     critic_weights,
     greedy_points,
     joint_of,
@@ -26,6 +26,7 @@ from helpers.maddpg import (
     make_learner,
     random_decisions,
     randomise,
+    relax,
     set_output,
     weights,
 )
@@ -37,8 +38,7 @@ both_views = pytest.mark.parametrize("centralized", [True, False])
 
 
 def run(one, draws, rate=0.01):
-    updates = one.compiled_updates if one.compiled else one.autograd_updates
-    return updates(draws, Rates(rate, rate))
+    return one.improve(draws, Rates(rate, rate))
 
 
 # The critics' targets by hand -------------------------------------------------------------------------------
@@ -56,9 +56,9 @@ def by_hand(table_learner, **settings):
     where, _ = at_one_table(group_spec(RANGE, NUMBER, agents=1), group_spec(RANGE, NUMBER, agents=1, group="other"))
     fields = {"gamma": 0.5, "batch_size": 1, "updates_per_step": 1.0} | settings
     one = table_learner(where, **fields)
-    set_output(one.actor.target, [math.atanh(0.5)])
+    set_output(one.actor.target.module, [math.atanh(0.5)])
     for extra, critic in enumerate(one.critics):
-        for net, factor in ((critic.net, 1.0), (critic.target, 0.1)):
+        for net, factor in ((critic.net.module, 1.0), (critic.target.module, 0.1)):
             for parameter in net.parameters():
                 parameter.data[:] = 0
             wide = net.body.layers[0].weight  # what is seen, then what is done; a bias keeps ReLUs open
@@ -135,8 +135,8 @@ def test_targets_use_the_lower_twin(table_learner, centralized):
     found = []
     for lower in (0, 1):
         one = by_hand(table_learner, critic={"centralized": centralized, "twin": True}, replay={"learning_starts": 99})
-        one.critics[1].net.out.bias.data -= 0.5  # both say the same, but for their targets
-        one.critics[lower].target.out.bias.data -= 8.0
+        one.critics[1].net.module.out.bias.data -= 0.5  # both say the same, but for their targets
+        one.critics[lower].target.module.out.bias.data -= 8.0
         own, theirs = moment()
         joint = joint_of(one, own, others={"other": theirs})
         one.remember(own, joint)
@@ -222,34 +222,36 @@ def test_one_update_is_the_one_of_the_paper(action, parameters, centralized, own
     span, size = other.layout.own, other.layout.own.action_size
     rows = JointTransitions(*(column[draws.indices[0]] for column in other.replay.rows))
     own_next = greedy_points(
-        other.policy, other.actor.target, span.observations(rows.next_obs), span.actions(rows.next_legal)
+        other.policy, other.actor.target.module, span.observations(rows.next_obs), span.actions(rows.next_legal)
     )
     ahead = draws.next_action[0].copy()
     ahead[:, span.action] = (own_next * rows.next_active[:, span.agents][..., None]).reshape(len(ahead), -1)
     critic, losses = other.critics[0], []
-    optimisers = [torch.optim.Adam(net.parameters(), lr=0.01, eps=1e-5) for net in (critic.net, other.policy.net)]
+    optimisers = [
+        torch.optim.Adam(net.parameters(), lr=0.01, eps=1e-5) for net in (critic.net.module, other.policy.net)
+    ]
     live = torch.from_numpy(rows.valid)
     count = live.sum(0) if parameters == "individual" else live.sum().repeat(2)
     for i in (0, 1):
         with torch.no_grad():
-            later = critic_row(other, critic.target, rows.next_obs, torch.from_numpy(ahead), i).numpy()
+            later = critic_row(other, critic.target.module, rows.next_obs, torch.from_numpy(ahead), i).numpy()
         aim = torch.from_numpy(rows.reward[:, i] + np.where(rows.discount[:, i] > 0, rows.discount[:, i] * later, 0))
-        value = critic_row(other, critic.net, rows.observation, torch.from_numpy(rows.action), i)
+        value = critic_row(other, critic.net.module, rows.observation, torch.from_numpy(rows.action), i)
         losses.append((live[:, i] * (value - aim) ** 2 / 2).sum() / count[i])
     sum(losses).backward()
     optimisers[0].step()
 
     x = torch.from_numpy(other.policy.prepare(span.observations(rows.observation), np.arange(2)))
-    out = other.by_agent(other.policy.net(x)[0])
+    out = by_agent(other, other.policy.net(x)[0])
     legal, gumbel = torch.from_numpy(span.actions(rows.legal)), torch.from_numpy(draws.gumbel[0])
-    acted, wishes = other.policy.relax(out, legal, gumbel, 0.7), []
+    acted, wishes = relax(other.policy, out, legal, gumbel, 0.7), []
     for i in (0, 1):
         first = span.action.start + i * size
         done = torch.from_numpy(rows.action)
         done = torch.cat(
             [done[:, :first], acted[:, i], done[:, first + size :]], dim=1
         )  # only one's own is the policy's
-        value = critic_row(other, critic.net, rows.observation, done, i)
+        value = critic_row(other, critic.net.module, rows.observation, done, i)
         hold = 1e-3 * (out[:, i] ** 2).mean(-1) if action == "discrete" else 0.0
         wishes.append((live[:, i] * (hold - value)).sum() / count[i])
     for parameter in other.policy.net.parameters():
@@ -308,8 +310,10 @@ def test_five_updates_are_those_of_td3(centralized, compiled):
     draws = one.draw(5, joint, generator())
     assert np.abs(draws.smoothing).max() == pytest.approx(0.5)  # c of the paper, for actions in [−1, 1]
     assert draws.smoothing.std() == pytest.approx(0.2, rel=0.1)  # σ
-    actor, later_actor = Plain(one.policy.net), Plain(one.actor.target)
-    twins, later_twins = [[Plain(net) for net in nets] for nets in zip(*((c.net, c.target) for c in one.critics))]
+    actor, later_actor = Plain(one.policy.net), Plain(one.actor.target.module)
+    twins, later_twins = [
+        [Plain(net) for net in nets] for nets in zip(*((c.net.module, c.target.module) for c in one.critics))
+    ]
     run(one, draws, rate=0.01)
 
     agents, size = 2, one.layout.own.action_size
@@ -344,10 +348,10 @@ def test_five_updates_are_those_of_td3(centralized, compiled):
             for slow, quick in zip([later_actor, *later_twins], [actor, *twins], strict=True):
                 slow.follow(quick, 0.25)
     actor.expect_near(one.policy.net)
-    later_actor.expect_near(one.actor.target)
+    later_actor.expect_near(one.actor.target.module)
     for c, learned in enumerate(one.critics):
-        twins[c].expect_near(learned.net)
-        later_twins[c].expect_near(learned.target)
+        twins[c].expect_near(learned.net.module)
+        later_twins[c].expect_near(learned.target.module)
 
 
 def test_the_learner_applies_the_preference(table_learner):
@@ -400,7 +404,7 @@ def test_an_update_changes_no_other_groups_parameters(table_learner, centralized
         assert not np.array_equal(weights(each), mine)
         expect_equal("learner", before[0], bystander.state())
         expect_equal("policy", before[1], bystander.policy.state())
-        for net in (bystander.policy.net, bystander.actor.target, *(c.net for c in bystander.critics)):
+        for net in (bystander.policy.net, bystander.actor.target.module, *(c.net.module for c in bystander.critics)):
             assert all(p.grad is None for p in net.parameters()) or bystander is one  # nobody sends a gradient over
 
 

@@ -343,4 +343,4 @@ def test_a_central_critic_reads_what_a_language_model_did(tmp_path):
     assert last["model/abstentions"] == 0
     table = coterie.load(run.path, "last")
     learner = build.build_groups(table.config, build.build_world(table.config.world, 4))[0].learner
-    assert learner.critics[0].net.sizes[0] == 3 * 2 + 2  # what three see and do, and which of the two it values
+    assert learner.critics[0].net.module.sizes[0] == 3 * 2 + 2  # what three see and do, and which of the two it values

@@ -7,18 +7,22 @@ import numpy as np
 import pytest
 import torch
 
-from coterie.algorithms.maddpg.kernels import expected_slopes
+from coterie.algorithms.maddpg import losses
+from coterie.algorithms.maddpg.losses import expected_slopes
 from coterie.core.types import Box, Discrete
 from coterie.nn import kernels
 from coterie.preferences.standard import CPT, CPTSettings, CVaR, CVaRSettings, MeanVariance, MeanVarianceSettings
 from helpers.maddpg import (
     aligned,
     at_one_table,
+    by_agent,
     case_id,
+    compiled,
     deterministic,
     learn,
     make_learner,
     random_decisions,
+    relax,
     weights,
 )
 from helpers.small_worlds import ACTIONS, generator, group_spec
@@ -115,10 +119,9 @@ def test_the_compiled_path_equals_autograd(case):
     fields = {k: case.pop(k) for k in POLICY_FIELDS if k in case}
     settings = {"learning_rate": 1e-3, "gamma": 0.9, "updates_per_step": 0.2} | case
     fast, slow = (
-        make_learner(where, policy=deterministic(where, compiled=compiled, **fields), **settings)
-        for compiled in (True, False)
+        make_learner(where, policy=deterministic(where, compiled=c, **fields), **settings) for c in (True, False)
     )
-    assert (fast.compiled, slow.compiled) == (True, False)
+    assert (compiled(fast), compiled(slow)) == (True, False)
     for one in (fast, slow):
         one.policy.net.out.weight.data *= 50
         one.actor.target_flat.array *= 1.5
@@ -142,8 +145,48 @@ def test_the_compiled_path_equals_autograd(case):
 def test_without_scipy_everything_goes_through_pytorch(monkeypatch):
     monkeypatch.setattr(kernels, "available", lambda: False)
     one = make_learner()
-    assert not one.compiled
+    assert not compiled(one)
     learn(one, random_decisions(one))
+
+
+# Actions and slopes -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("parameters", ["shared", "individual"])
+@pytest.mark.parametrize(
+    "fields", [{"action": "discrete"}, {"action": "multi-discrete"}, {}, {"squash": "clip"}], ids=str
+)
+def test_actions_and_slopes_are_those_of_relaxed_choices_and_squashed_numbers(fields, parameters):
+    fields = dict(fields)
+    where = group_spec(ACTIONS[fields.pop("action", "box")], agents=2, parameters=parameters)
+    one, random, rows = make_learner(where, policy=deterministic(where, **fields)), generator(4), 6
+    policy, layout, width = one.policy, one.group_layout(), one.policy.size
+    sets, decisions = where.parameter_sets, 2 * rows
+    out = random.standard_normal((sets, decisions // sets, width)).astype(np.float32) * 1.5
+    gumbel = random.gumbel(size=(rows, 2, width)).astype(np.float32)
+    legal = random.random((9, 2 * width)) < 0.6
+    legal[
+        :, [agent * width + start for agent in (0, 1) for start in np.cumsum([0, *policy.choices[:-1]]).astype(int)]
+    ] = True
+    index, weight = random.integers(9, size=rows), random.random(decisions).astype(np.float32)
+    action, soft, slopes = (np.empty((decisions, width), np.float32) for _ in range(3))
+    flat, how = out.reshape(decisions, width), (policy.choices, policy.clipped, 0.7)
+    losses.policy_actions.over(decisions, layout, flat, index, legal, gumbel, *how, action, soft)
+    wide = random.standard_normal((decisions, one.action_numbers)).astype(np.float32)
+    losses.output_slopes.over(decisions, layout, flat, wide, action, soft, weight, *how, slopes)
+
+    said = torch.from_numpy(out).requires_grad_()
+    allowed = torch.from_numpy(legal[index].reshape(rows, 2, width))
+    expected = relax(policy, by_agent(one, said), allowed, torch.from_numpy(gumbel), 0.7)
+    found = by_agent(one, torch.from_numpy(action.reshape(out.shape)))
+    assert np.allclose(found, expected.detach(), atol=1e-6)
+    own = by_agent(one, torch.from_numpy(wide.reshape(*out.shape[:2], -1)))
+    own = torch.stack([own[:, a, a * width : (a + 1) * width] for a in (0, 1)], dim=1)  # of its own action
+    loss = (own * expected).sum()
+    if policy.head is not None:
+        loss = loss + 1e-3 * (torch.from_numpy(weight.reshape(out.shape[:2])) * (said**2).mean(-1)).sum()
+    loss.backward()
+    assert np.allclose(slopes, said.grad.reshape(slopes.shape), atol=1e-5)
 
 
 # The expectation over choices ---------------------------------------------------------------------------

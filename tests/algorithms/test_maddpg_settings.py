@@ -199,7 +199,7 @@ def test_the_learner_sets_the_policys_noise(table_learner):
 
 def test_critics_are_as_wide_as_asked_and_see_what_they_should(table_learner):
     def sizes(where=None, **critic):
-        return table_learner(where, critic=critic).critics[0].net.sizes
+        return table_learner(where, critic=critic).critics[0].net.module.sizes
 
     box = SPACES["box"]
     assert sizes() == [2 * 3 + 2 * 2 + 2, 16, 1]  # two agents see 3 numbers each, do 2 each, and have identities

@@ -8,6 +8,7 @@ import torch
 
 from coterie.algorithms.ppo import ppo
 from coterie.core.types import Box
+from coterie.nn import nets
 from coterie.nn.packing import PixelRows
 from coterie.policies.network import NetworkPolicy
 from coterie.policies.q_network import QNetworkPolicy
@@ -65,13 +66,12 @@ def test_ppos_minibatches_hold_bytes_and_the_rollout_is_not_copied(monkeypatch):
     assert isinstance(x, PixelRows)
     assert np.shares_memory(x.image, own.observation)
 
-    def watched(batch, cuts):
-        for part, learning in minibatches(batch, cuts):
-            found.append((part.actor_input.image.dtype, part.critic_input.shape[-1]))
-            yield part, learning
+    def watched(batch, *rest):
+        found.append((batch.actor_input.image.dtype, batch.critic_input.shape[-1]))
+        step(batch, *rest)
 
-    minibatches = ppo.minibatches
-    monkeypatch.setattr(ppo, "minibatches", watched)
+    step = one.step
+    monkeypatch.setattr(one, "step", watched)
     learn(one, own)
     assert found == [(torch.uint8, 2)] * 4  # the critic's rows hold the identities of two agents, and no picture
 
@@ -134,12 +134,12 @@ def test_a_replay_of_bytes_is_saved_and_restored():
 )
 def test_share_encoder_decides_whether_the_critic_has_its_own(encoder, wanted, shared):
     one = ppo_learner(learner={"share_encoder": wanted}, encoder=encoder, channels=(2,))
-    assert (one.critic.encode is None) is shared
-    names = [name for name, _ in one.critic.named_parameters() if name.startswith("encode")]
+    assert (one.critic_network.encode is None) is shared
+    names = [name for name, _ in one.critic_network.named_parameters() if name.startswith("encode")]
     assert bool(names) is not shared
     own = random_rollout(one)
     weights, encoder_size = actor(one), sum(p.numel() for p in one.policy.net.encode.parameters())
-    one.actor_loss = silent(one.actor_loss)
+    one.policy_slopes = silent(one.policy_slopes)
     learn(one, own)
     moved = (actor(one) != weights)[0]
     assert moved[:encoder_size].any() == shared  # the critic's gradient reaches the encoder
@@ -150,8 +150,7 @@ def silent(loss):
     """A loss without slopes."""
 
     def without(*arguments):
-        found = loss(*arguments)
-        return found._replace(slopes=[np.zeros_like(slope) for slope in found.slopes])
+        return np.zeros_like(loss(*arguments))
 
     return without
 
@@ -163,9 +162,9 @@ def test_a_shared_encoder_follows_both_gradients():
     for name in ("both", "actor", "critic"):
         each = ppo_learner(learner={"max_grad_norm": 1e9})
         if name == "actor":
-            each.critic_loss = silent(each.critic_loss)
+            each.value_slopes = silent(each.value_slopes)
         if name == "critic":
-            each.actor_loss = silent(each.actor_loss)
+            each.policy_slopes = silent(each.policy_slopes)
         each.settings.__dict__.update(epochs=1, minibatches=1)
         learn(each, own)
         parts[name] = each.policy.flat.grad.clone()
@@ -181,8 +180,9 @@ def test_one_step_of_a_shared_encoder_follows_its_settings():
         given |= {"normalize_returns": False, "entropy_coefficient": 0.0, "gae_lambda": 1.0} | settings
         one = ppo_learner(CELLS, learner=given, encoder="cnn", channels=(2,))
         one.settings.__dict__.update(epochs=1, minibatches=1)
-        one.critic.out.weight.data.zero_()
-        one.critic_loss = silent(one.critic_loss) if "normalize_advantages" in settings else one.critic_loss
+        one.critic_network.out.weight.data.zero_()
+        if "normalize_advantages" in settings:
+            one.value_slopes = silent(one.value_slopes)
         own = random_rollout(one)
         before = actor(one), critic(one)
         learn(one, replace(own, reward=own.reward * np.float32(rewards)))
@@ -191,10 +191,10 @@ def test_one_step_of_a_shared_encoder_follows_its_settings():
 
     one, moved = step()
     assert moved == pytest.approx([0.01, 0.03], rel=0.02)  # Adam's first step is nearly the learning rate
-    norms = [float(np.linalg.norm(flat.mean * 10)) for flat in (one.policy.flat, one.critic_flat)]
+    norms = [float(np.linalg.norm(flat.mean * 10)) for flat in (one.policy.flat, one.critic.flat)]
     assert min(norms) > 1e-3
     one, _ = step(max_grad_norm=1e-4)
-    norms = [float(np.linalg.norm(flat.mean * 10)) for flat in (one.policy.flat, one.critic_flat)]
+    norms = [float(np.linalg.norm(flat.mean * 10)) for flat in (one.policy.flat, one.critic.flat)]
     assert norms == pytest.approx([1e-4, 1e-4], rel=0.02)
     for normalize, factor in ((True, 1), (False, 1000)):
         small, large = (
@@ -212,7 +212,7 @@ def test_values_do_not_depend_on_the_chunks(monkeypatch):
     one = ppo_learner()
     x = one.policy.inputs(generator().integers(0, 256, (5, 2, 2, 36, 36), np.uint8))
     whole = one.evaluate(x)
-    monkeypatch.setattr(ppo, "CHUNK_NUMBERS", 3 * one.policy.layout.size)
+    monkeypatch.setattr(nets, "CHUNK_NUMBERS", 3 * one.policy.layout.size)
     assert np.allclose(one.evaluate(x), whole, atol=1e-5)
     assert whole.shape == (1, 10)
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from coterie.algorithms.divergence import Diverged
-from coterie.algorithms.ppo import ppo
 from coterie.algorithms.ppo.ppo import explained_variance
 from coterie.core.decisions import Finals
+from coterie.nn import nets
 from coterie.preferences.standard import Team, TeamSettings
 from coterie.testing.comparison import expect_equal, leaves
 from coterie.testing.sampling import random_decisions
@@ -130,7 +130,7 @@ def test_large_experience_is_evaluated_in_chunks(learner, monkeypatch):
     one = learner()
     seen = generator().standard_normal((1, 50, 5), np.float32)
     whole = one.evaluate(seen)
-    monkeypatch.setattr(ppo, "CHUNK", 7)
+    monkeypatch.setattr(nets, "CHUNK", 7)
     assert np.allclose(one.evaluate(seen), whole, atol=1e-6)
     rows = np.concatenate([one.evaluate(seen[:, i : i + 1]) for i in range(50)], axis=1)
     assert np.allclose(rows, whole, atol=1e-6)
@@ -181,7 +181,7 @@ def test_individual_agents_learn_as_if_alone(learner, action, lives):
     for a in (0, 1):
         solo = group_spec(ACTIONS[action], agents=1)
         one = learner(solo, **settings)
-        for mine, theirs in ((one.policy.net, both.policy.net), (one.critic, both.critic)):
+        for mine, theirs in ((one.policy.net, both.policy.net), (one.critic_network, both.critic_network)):
             for left, right in zip(mine.parameters(), theirs.parameters(), strict=True):
                 left.data.copy_(right.data[a : a + 1])
         alone.append(one)
@@ -202,7 +202,7 @@ def test_individual_agents_learn_as_if_alone(learner, action, lives):
             )
             one.learn(mine, joint(mine), SameShuffle())
     for a, one in enumerate(alone):
-        assert both.policy.flat.steps[a] == both.critic_flat.steps[a] == one.policy.flat.steps[0]
+        assert both.policy.flat.steps[a] == both.critic.flat.steps[a] == one.policy.flat.steps[0]
         assert np.allclose(actor(one)[0], actor(both)[a], atol=1e-6)
         assert np.allclose(critic(one)[0], critic(both)[a], atol=1e-6)
         assert np.allclose(one.policy.normalizer.mean[0], both.policy.normalizer.mean[a])

@@ -179,9 +179,9 @@ def test_the_actor_does_not_see_it(tmp_path):
     for group in seated.groups:
         own = group.policy.layout.size + group.policy.shape.extra
         assert group.policy.net.sizes[0] == own
-        assert group.learner.critic.sizes[0] == own + 1 + 2 * 2  # everybody's observations
+        assert group.learner.critic_network.sizes[0] == own + 1 + 2 * 2  # everybody's observations
     shows_state = Seated(table(tmp_path, shows_state=True))
-    assert shows_state.groups[0].learner.critic.sizes[0] == 1 + 4
+    assert shows_state.groups[0].learner.critic_network.sizes[0] == 1 + 4
 
 
 # Shards, resuming, refusing --------------------------------------------------------------------------------

@@ -2,12 +2,11 @@
 
 import numpy as np
 import pytest
-import torch
 
-from coterie.algorithms.ppo.minibatches import Batch, flatten_sequences, minibatches, shuffle, take, to_device
+from coterie.algorithms.ppo.minibatches import Batch, Cut, lay_out, make_pass, pieces, shuffle, take
+from coterie.core.types import Discrete
 from coterie.nn import networks
-
-CPU = torch.device("cpu")
+from coterie.nn.distributions import head
 
 
 def batch(parameter_sets, rows, steps=None, masked=True):
@@ -39,31 +38,75 @@ def test_picked_rows_are_whole(parameter_sets, steps):
 
 def test_a_mask_that_is_not_there_stays_away():
     assert take(batch(2, 4, masked=False), np.zeros((2, 3), int)).mask is None
-    assert to_device(batch(2, 4, masked=False), CPU).mask is None
-    assert flatten_sequences(batch(2, 4, 3, masked=False)).mask is None
+    assert laid_out(batch(2, 4, masked=False)).taken.mask.shape == (1, 0)  # everything is legal
+
+
+def laid_out(whole):
+    weight = (whole.weight >= 0).astype(np.float32)
+    return lay_out(whole._replace(weight=weight, advice=None), head(Discrete(3), "beta"), None, np.zeros(len(weight)))
+
+
+def cut(*parts):
+    """The rows of one parameter set, minibatch after minibatch."""
+    order = [row for part in parts for row in part]
+    return Cut(np.array(order, np.int64), np.cumsum([len(part) for part in parts]).tolist())
 
 
 def test_minibatches_are_cut_at_the_given_rows():
-    cuts = [[np.array([4, 2]), np.array([1, 3, 0])], [np.array([1])], []]
-    parts = list(minibatches(batch(3, 5), cuts))
-    assert [part.log_prob.shape for part, _ in parts] == [(3, 2), (3, 3)]
-    assert [learning.tolist() for _, learning in parts] == [[0, 1], [0]]
-    assert parts[0][0].log_prob[:2].tolist() == [[40, 20], [110, 100]]
-    assert parts[0][0].weight.tolist() == [[40, 20], [110, 0], [0, 0]]  # the shorter one is padded
-    assert parts[1][0].weight.tolist() == [[10, 30, 0], [0] * 3, [0] * 3]
+    whole = batch(3, 5)
+    decisions = laid_out(whole)
+    found = make_pass(whole, decisions, [cut([4, 2], [1, 3, 0]), cut([1]), cut()], False)
+    first, second = found.minibatches
+    assert first.items.tolist() == [[4, 2], [1, 0], [0, 0]]
+    assert decisions.log_prob[first.places].tolist() == [40, 20, 110, 100, 200, 200]
+    assert first.weight.tolist() == [0.5, 0.5, 1, 0, 0, 0]  # the shorter one is padded
+    assert decisions.log_prob[second.places].reshape(3, 3)[0].tolist() == [10, 30, 0]
+    assert second.weight.tolist() == pytest.approx([1 / 3] * 3 + [0] * 6)
+    assert [part.learning.tolist() for part in found.minibatches] == [[0, 1], [0]]
+    assert found.counts.tolist() == [[2, 1, 0], [3, 0, 0]]
+    assert found.ends.tolist() == [6, 15]
+
+
+def test_advantages_are_normalised_in_every_minibatch_of_its_own():
+    whole = batch(2, 6)
+    found = make_pass(whole, laid_out(whole), [cut([0, 5], [1, 2, 4]), cut([3, 1, 2])], True)
+    for part in found.minibatches:
+        rows = zip(*(a.reshape(2, -1) for a in (part.weight, part.advantage)), strict=True)
+        for weight, advantage in [row for row in rows if row[0].any()]:
+            mine = advantage[weight > 0]
+            assert mine.mean() == pytest.approx(0, abs=1e-6)
+            assert mine.std() == pytest.approx(1, abs=1e-5)
+
+
+@pytest.mark.parametrize("parameter_sets", [1, 2])
+def test_decisions_of_sequences_are_laid_end_to_end(parameter_sets):
+    whole = batch(parameter_sets, 3, steps=4)
+    decisions = laid_out(whole)
+    (part,) = make_pass(whole, decisions, [cut([2, 0])] * parameter_sets, False).minibatches
+    assert part.items.tolist() == [[2, 0]] * parameter_sets
+    said = [100 * s + 10 * m + t for s in range(parameter_sets) for m in (2, 0) for t in range(4)]
+    assert decisions.target[part.places].tolist() == said
+    assert part.rows.shape == (parameter_sets, 8)
+    assert list(pieces(part, 1)) == [part]  # sequences stay whole
+
+
+@pytest.mark.parametrize("parameter_sets", [1, 3])
+def test_pieces_are_the_minibatch(parameter_sets):
+    whole = batch(parameter_sets, 7)
+    (part,) = make_pass(whole, laid_out(whole), [cut(range(7))] * parameter_sets, True).minibatches
+    part.terms[:] = 0
+    found = []
+    for piece in pieces(part, 3):
+        piece.terms[:] = piece.places[:, None]
+        found.append(piece)
+    assert [piece.items.shape[1] for piece in found] == [3, 3, 1]
+    for name in ("places", "weight", "advantage"):
+        parts = [getattr(piece, name).reshape(parameter_sets, -1) for piece in found]
+        assert np.array_equal(np.concatenate(parts, axis=1).reshape(-1), getattr(part, name))
+    assert np.array_equal(part.terms[:, 0], part.places)  # what is written to a piece is written to the minibatch
 
 
 def test_every_parameter_set_is_cut_for_its_own_rows():
     cuts = shuffle(np.array([7, 2, 0]), 4, np.random.default_rng(0))
-    assert [[len(rows) for rows in mine] for mine in cuts] == [[2, 2, 2, 1], [1, 1], []]
-    assert [sorted(np.concatenate(mine).tolist()) for mine in cuts[:2]] == [list(range(7)), [0, 1]]
-
-
-def test_sequences_are_laid_end_to_end_for_autograd():
-    whole = batch(2, 3, steps=4)
-    rows = flatten_sequences(to_device(whole, CPU))
-    assert rows.critic_input.shape == (2, 12, 3)
-    assert rows.mask.shape == (2, 12, 3)
-    assert rows.weight[1].tolist() == [100 + 10 * i + t for i in range(3) for t in range(4)]
-    flat = flatten_sequences(batch(2, 3))
-    assert flat.action.tolist() == batch(2, 3).action.tolist()
+    assert [mine.ends for mine in cuts] == [[2, 4, 6, 7], [1, 2], []]
+    assert [sorted(mine.order.tolist()) for mine in cuts] == [list(range(7)), [0, 1], []]

@@ -117,7 +117,7 @@ def test_a_new_scale_of_returns_moves_no_value(learner, parameters):
         def watched(batch, *rest, one=one, own=own, found=found, improve=improve):
             found.append(values_of(one, own.observation))
             with torch.no_grad():
-                now = one.critic(torch.from_numpy(batch.critic_input))[0].squeeze(-1).numpy()
+                now = one.critic_network(torch.from_numpy(batch.critic_input))[0].squeeze(-1).numpy()
             assert np.allclose(batch.value, now, atol=1e-4)  # so that `value_clip` counts no movement
             return improve(batch, *rest)
 
@@ -147,15 +147,13 @@ def test_value_clip_by_hand(learner, scaled):
     part = seen[0].part
     far = part._replace(value=part.value + 1.0)  # the critic has moved by −1 since
     with torch.no_grad():
-        value = one.critic(torch.from_numpy(part.critic_input))[0].squeeze(-1).numpy()
+        value = one.critic_network(torch.from_numpy(part.critic_input))[0].squeeze(-1).numpy()
     limit = 0.1 / float(one.returns.scale[0, 0])  # the setting is in the world's rewards
     assert (limit > 0.15) is scaled
     near = far.value + (value - far.value).clip(-limit, limit)
     exact = np.maximum((value - part.target) ** 2, (near - part.target) ** 2)
-    rows = part.weight.shape[1]
-    run = one.compiled_pass if one.compiled else one.autograd_pass
-    found = run(far, [[np.arange(rows)]], one.schedule(0.0)).sums[0]
-    assert found[1] == pytest.approx(float(exact.mean() / 2), rel=1e-4)
+    found = one.improve(far, one.schedule(0.0), np.random.default_rng(0))
+    assert found["value_loss"] == pytest.approx(float(exact.mean() / 2), rel=1e-4)
 
 
 def test_the_entropy_coefficient_raises_entropy(learner):
@@ -174,7 +172,7 @@ def test_max_grad_norm(learner):
     for limit in (1e-4, 1e9):
         one = learner(max_grad_norm=limit, epochs=1, minibatches=1)
         learn(one, random_rollout(one))
-        norms[limit] = [float(np.linalg.norm(gradient(flat))) for flat in (one.policy.flat, one.critic_flat)]
+        norms[limit] = [float(np.linalg.norm(gradient(flat))) for flat in (one.policy.flat, one.critic.flat)]
     assert max(norms[1e-4]) <= 1.001e-4
     assert min(norms[1e9]) > 1e-3
 
@@ -192,7 +190,7 @@ def test_normalize_advantages(learner):
 
     def slope(given_experience, normalize):
         one = learner(normalize_advantages=normalize, epochs=1, minibatches=1, **plain)
-        for parameter in one.critic.parameters():
+        for parameter in one.critic_network.parameters():
             parameter.data.zero_()
         learn(one, given_experience)
         return gradient(one.policy.flat)

@@ -15,6 +15,7 @@ from coterie.algorithms.replay import MemorySettings
 from coterie.algorithms.sac.sac import SACCriticSettings, SACSettings, TemperatureSettings
 from coterie.core.decisions import Finals
 from coterie.core.types import Box, Discrete
+from coterie.nn.nets import CompiledNet
 from coterie.preferences.standard import Team, TeamSettings
 from helpers.sac import BOX, gaussian, joint_of, learn, make_learner, random_decisions, weights
 from helpers.small_worlds import experience, generator, group_spec
@@ -37,8 +38,8 @@ class PaperSAC:
     def __init__(self, one):
         self.one = one
         self.actor = [p.detach().clone().requires_grad_() for p in one.policy.net.parameters()]
-        self.critics = [[p.detach().clone().requires_grad_() for p in c.net.parameters()] for c in one.critics]
-        self.targets = [[p.detach().clone() for p in c.target.parameters()] for c in one.critics]
+        self.critics = [[p.detach().clone().requires_grad_() for p in c.net.module.parameters()] for c in one.critics]
+        self.targets = [[p.detach().clone() for p in c.target.module.parameters()] for c in one.critics]
         self.log_alpha = torch.tensor(math.log(one.settings.temperature.start), requires_grad=True)
         s = one.settings
         self.adams = {
@@ -94,19 +95,19 @@ def test_updates_are_those_of_the_paper(sac, width):
     own = dataclasses.replace(own, valid=np.ones_like(own.valid))
     one.policy.net.out.weight.data *= 30  # so that actions differ
     for critic in one.critics:
-        critic.target_flat.array[:] *= 1.3
+        critic.target.flat.array[:] *= 1.3
     twin = PaperSAC(one)
     one.remember(own, joint_of(one, own))
     draws = one.draw(5, generator(3))
-    (one.compiled_updates if one.compiled else one.autograd_updates)(draws, one.hyperparams(0.0))
+    one.improve(draws, one.hyperparams(0.0))
     rows = one.replay.rows
     for index, (next_noise, noise) in zip(draws.indices, draws.noise, strict=True):
         assert rows.valid[index].all()
         drawn = (rows.observation, rows.next_obs, rows.action, rows.reward[:, 0], rows.discount[:, 0])
         twin.update([array[index] for array in drawn], next_noise[0], noise[0])
     assert twin.log_alpha.item() == pytest.approx(float(one.temperature.flat[0, 0]), abs=1e-5)
-    pairs = [(one.policy.net, twin.actor), *((c.net, t) for c, t in zip(one.critics, twin.critics, strict=True))]
-    pairs += [(c.target, t) for c, t in zip(one.critics, twin.targets, strict=True)]
+    pairs = [(one.policy.net, twin.actor), *((c.net.module, t) for c, t in zip(one.critics, twin.critics, strict=True))]
+    pairs += [(c.target.module, t) for c, t in zip(one.critics, twin.targets, strict=True)]
     for net, parameters in pairs:
         for mine, theirs in zip(net.parameters(), parameters, strict=True):
             assert np.abs(mine.detach().numpy() - theirs.detach().numpy()).max() < 2e-5
@@ -134,7 +135,7 @@ def test_the_compiled_path_equals_autograd(case):
         make_learner(where, gaussian(where, compiled=compiled, **fields), learning_rate=1e-3, **case)
         for compiled in (True, False)
     )
-    assert (fast.compiled, slow.compiled) == (True, False)
+    assert [isinstance(one.actor, CompiledNet) for one in (fast, slow)] == [True, False]
     for one in (fast, slow):
         one.policy.net.out.weight.data *= 50
     for iteration in range(3):  # the later ones with observations normalised
@@ -142,22 +143,22 @@ def test_the_compiled_path_equals_autograd(case):
         found = [learn(one, own, iteration, 0.3 * iteration) for one in (fast, slow)]
         assert found[0] == pytest.approx(found[1], abs=1e-5, rel=1e-4)
         assert found[0]["updates"] == 9
-    for mine, theirs in zip(fast.flats, slow.flats, strict=True):
-        assert np.array_equal(mine.steps, theirs.steps)
-        assert np.abs(mine.array - theirs.array).max() < 1e-5
+    for mine, theirs in zip((fast.actor, *fast.critics), (slow.actor, *slow.critics), strict=True):
+        assert np.array_equal(mine.flat.steps, theirs.flat.steps)
+        assert np.abs(mine.flat.array - theirs.flat.array).max() < 1e-5
     for mine, theirs in zip(fast.critics, slow.critics, strict=True):
-        assert np.abs(mine.target_flat.array - theirs.target_flat.array).max() < 1e-5
+        assert np.abs(mine.target.flat.array - theirs.target.flat.array).max() < 1e-5
     assert np.abs(fast.temperature.flat - slow.temperature.flat).max() < 1e-5
 
 
 @pytest.mark.parametrize(("end", "bootstraps"), [(None, True), ("truncated", True), ("terminated", False)])
 def test_truncation_bootstraps_and_termination_does_not(sac, end, bootstraps):
     one = sac(group_spec(Box((1,), 0.0, 2.0), Box((1,), -9.0, 9.0), agents=1), gamma=0.5, batch_size=1)
-    for net in (one.policy.net, *(c.target for c in one.critics), *(c.net for c in one.critics)):
+    for net in (one.policy.net, *(c.target.module for c in one.critics), *(c.net.module for c in one.critics)):
         for parameter in net.parameters():
             parameter.data[:] = 0
-    one.critics[0].target.out.bias.data[:] = 10.0
-    one.critics[1].target.out.bias.data[:] = 8.0  # the lower one counts
+    one.critics[0].target.module.out.bias.data[:] = 10.0
+    one.critics[1].target.module.out.bias.data[:] = 8.0  # the lower one counts
     cut = end == "truncated"
     finals = Finals(np.array([(0, 0)] if cut else []).reshape(-1, 2).astype(int), np.full((int(cut), 1, 1), 2, "f4"))
     seen, done = np.zeros((3, 1, 1, 1), np.float32), np.ones((2, 1, 1, 1), np.float32)
@@ -165,7 +166,7 @@ def test_truncation_bootstraps_and_termination_does_not(sac, end, bootstraps):
     one.remember(own, joint_of(one, own))
     draws = one.draw(1, generator())
     draws.indices[:], draws.noise[:] = 0, 0
-    run = one.compiled_updates if one.compiled else one.autograd_updates
+    run = one.improve
     td_error = run(draws, one.hyperparams(0.0)._replace(actor_rate=0.0, critic_rate=0.0))[2]
     log_prob = -0.5 * math.log(2 * math.pi)  # of tanh(0), deviation 1
     assert td_error == pytest.approx(3 + (0.5 * (8 - log_prob) if bootstraps else 0), abs=1e-5)

@@ -11,6 +11,7 @@ from coterie.core.advice import AdviceUse, UseSettings
 from coterie.core.decisions import Joint
 from coterie.core.trees import leading
 from coterie.core.types import Advice, View
+from coterie.nn.nets import CompiledNet
 from coterie.policies.q_network import QNetworkPolicy, QNetworkSettings
 from coterie.preferences.standard import Individual, IndividualSettings
 from coterie.testing.sampling import random_decisions
@@ -61,12 +62,19 @@ def learn(one, own, seed=0, progress=0.0, ahead=0.0):
     return one.learn(own, joint_of(one, own, progress, ahead), generator(seed))
 
 
+def compiled(one):
+    """Whether the compiled loops serve a learner's networks."""
+    found = {isinstance(net, CompiledNet) for net in (one.net, one.target)}
+    assert len(found) == 1
+    return found.pop()
+
+
 def weights(one):
     return one.policy.flat.array.copy()
 
 
 def target(one):
-    return one.target_flat.array.copy()
+    return one.target.flat.array.copy()
 
 
 def stir(policy, seed=0):

@@ -17,7 +17,9 @@ from coterie.algorithms.maddpg.maddpg import (
 from coterie.core.decisions import Finals, Joint
 from coterie.core.group import GroupInfo
 from coterie.lm.ask.scripted import Scripted
-from coterie.policies.deterministic import DeterministicPolicy, DeterministicSettings
+from coterie.nn.log_probs import IMPOSSIBLE
+from coterie.nn.nets import CompiledNet
+from coterie.policies.deterministic import DeterministicPolicy, DeterministicSettings, one_hot_argmax
 from coterie.preferences.standard import Individual, IndividualSettings
 from coterie.testing import sampling
 from helpers.small_worlds import ACTIONS, generator, group_spec
@@ -78,6 +80,45 @@ def joint_of(one, own, progress=0.0, ahead=0.0, iteration=1, others=None, target
 
 def learn(one, own, seed=0, **fields):
     return one.learn(own, joint_of(one, own, **fields), generator(seed))
+
+
+def compiled(one):
+    """Whether the compiled loops serve a learner's networks."""
+    found = {isinstance(net, CompiledNet) for pair in (one.actor, *one.critics) for net in (pair.net, pair.target)}
+    assert len(found) == 1
+    return found.pop()
+
+
+def by_agent(one, rows):
+    """Rows `[S, M, F]` of the networks as `[B, A, F]`."""
+    agents = len(one.group_spec.agents)
+    return rows.transpose(0, 1) if one.group_spec.parameter_sets > 1 else rows.view(-1, agents, rows.shape[-1])
+
+
+class Clipped(torch.autograd.Function):
+    """Clips to [−1, 1]; outside the bounds only inward gradients pass (Hausknecht and Stone 2016)."""
+
+    @staticmethod
+    def forward(ctx, out):
+        ctx.save_for_backward(out)
+        return out.clamp(-1, 1)
+
+    @staticmethod
+    def backward(ctx, grad):
+        (out,) = ctx.saved_tensors
+        return grad.masked_fill(((out > 1) & (grad < 0)) | ((out < -1) & (grad > 0)), 0)
+
+
+def relax(policy, out, legal, gumbel, temperature):
+    """The encoded action, differentiable; choices are drawn by the straight-through Gumbel-softmax."""
+    if policy.head is None:
+        return Clipped.apply(out) if policy.clipped else torch.tanh(out)
+    noisy = (out + gumbel).masked_fill(~legal, IMPOSSIBLE)
+    drawn = []
+    for part in noisy.split(policy.head.sizes, dim=-1):
+        soft = torch.softmax(part / temperature, dim=-1)
+        drawn.append(one_hot_argmax(part) + soft - soft.detach())
+    return torch.cat(drawn, dim=-1)
 
 
 def weights(one):

@@ -5,10 +5,14 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from coterie.algorithms.ppo.minibatches import Batch, flatten_sequences, minibatches, to_device
+from coterie.algorithms.ppo import losses
+from coterie.algorithms.ppo.minibatches import Batch, take
 from coterie.algorithms.ppo.ppo import PPO, Hyperparams, PPOSettings
+from coterie.nn.nets import CompiledNet
+from coterie.nn.packing import map_rows
 from coterie.preferences.standard import Individual, IndividualSettings
 from coterie.testing.sampling import random_decisions
+from helpers import distributions
 from helpers.small_worlds import generator, group_spec, joint, network
 
 
@@ -27,6 +31,13 @@ def learn(one, own, seed=0, progress=0.0):
     return one.learn(own, joint(own, progress), generator(seed))
 
 
+def compiled(one):
+    """Whether the compiled loops serve a learner's actor and critic."""
+    found = {isinstance(net, CompiledNet) for net in (one.actor, one.critic)}
+    assert len(found) == 1
+    return found.pop()
+
+
 class Seen(NamedTuple):
     """One minibatch."""
 
@@ -38,36 +49,45 @@ class Seen(NamedTuple):
 
 def tensors(part):
     """A minibatch with tensors in every field, sequences laid end to end."""
-    rows = flatten_sequences(to_device(part, torch.device("cpu")))
-    names = ("log_prob", "importance", "advantage", "target", "value", "weight")
-    return rows._replace(**{name: torch.from_numpy(getattr(rows, name)) for name in names})
+
+    def flat(values):
+        if part.sequences is not None:
+            values = values.reshape(values.shape[0], -1, *values.shape[3:])
+        return torch.as_tensor(values)
+
+    names = ("action", "mask", "log_prob", "importance", "advantage", "target", "value", "weight")
+    return part._replace(**{name: flat(getattr(part, name)) for name in names if getattr(part, name) is not None})
 
 
 def evaluate_actions(one, part):
     """Log-probability and entropy of a minibatch under the present policy, `[S, M]` each."""
     rows = tensors(part)
-    return one.policy.head.evaluate_actions(
-        one.policy.net.unroll(part.actor_input, part.sequences), rows.action, rows.mask
-    )
+    out = one.policy.net.unroll(map_rows(torch.as_tensor, part.actor_input), part.sequences)
+    return distributions.evaluate_actions(one.policy.head, out, rows.action, rows.mask)
+
+
+def minibatch_of(batch, part):
+    """The rows of a batch that a minibatch takes; padding weighs 0."""
+    found = take(batch, part.items)
+    inputs = {name: map_rows(np.asarray, getattr(found, name)) for name in ("actor_input", "critic_input")}
+    found = found._replace(**inputs)
+    weight = (part.weight.reshape(part.rows.shape) > 0).astype(np.float32)
+    return found._replace(weight=weight.reshape(found.weight.shape))
 
 
 def watch(one):
-    """Let a learner write down every minibatch it takes, one after the other, on whichever path it takes them."""
-    seen, name = [], "compiled_pass" if one.compiled else "autograd_pass"
-    run = getattr(one, name)
+    """Let a learner write down every minibatch it takes, one after the other."""
+    seen, step = [], one.step
 
-    def watched(batch, cuts, hyperparams):
-        total = one.no_totals()
-        for b, (part, learning) in enumerate(minibatches(batch, cuts)):
-            with torch.no_grad():
-                ratio = (evaluate_actions(one, part)[0] - tensors(part).log_prob).exp()
-            found = run(batch, [mine[b : b + 1] for mine in cuts], hyperparams)
-            seen.append(Seen(part, hyperparams, ratio, found.sums.mean(axis=0)))
-            total.sums[learning] += found.sums[learning]
-            total.kl[learning] = found.kl[learning]
-        return total
+    def watched(batch, decisions, part, hyperparams):
+        mine = minibatch_of(batch, part)
+        with torch.no_grad():
+            ratio = (evaluate_actions(one, mine)[0] - tensors(mine).log_prob).exp()
+        step(batch, decisions, part, hyperparams)
+        found = part.terms.reshape(*part.rows.shape, len(losses.NAMES)).sum(axis=1, dtype=np.float64)
+        seen.append(Seen(mine, hyperparams, ratio, found.mean(axis=0)))
 
-    setattr(one, name, watched)
+    one.step = watched
     return seen
 
 
@@ -76,7 +96,7 @@ def actor(one):
 
 
 def critic(one):
-    return one.critic_flat.array.copy()
+    return one.critic.flat.array.copy()
 
 
 def values_of(one, observation, memory=None, state=None):

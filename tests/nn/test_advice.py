@@ -10,12 +10,13 @@ from coterie.advice.advisor import AdviceSource, SourcedAdvisor
 from coterie.core.advice import AskSettings, UseSettings
 from coterie.core.group import Actor
 from coterie.core.types import Advice, Discrete
-from coterie.nn.advice import advice_slopes
-from coterie.nn.distributions import IMPOSSIBLE
+from coterie.nn.advice import add_advice_slopes
+from coterie.nn.distributions import Choices
+from coterie.nn.log_probs import IMPOSSIBLE
 from coterie.policies.network import OWN_LOG_PROB
 from coterie.training.runner import Runner
 from helpers.advisor import TABLE, advisor, grid, noted, played, seen
-from helpers.ppo import make_learner, watch
+from helpers.ppo import compiled, make_learner, watch
 from helpers.run import written
 from helpers.small_worlds import Bandit, generator, joint, network, spec_in
 
@@ -141,8 +142,7 @@ def test_a_mixtures_ratios_are_to_the_mixture(path):
     np.testing.assert_allclose(own.log_prob[0], expected, atol=1e-5)
     alone = np.log(np.take_along_axis(softmax(out), own.action[0][..., None], axis=-1))[..., 0]
     np.testing.assert_allclose(own.trace[OWN_LOG_PROB][0], alone, atol=1e-5)
-    assert group.learner.compiled
-    group.learner.autograd_pass = None  # the compiled path learns from it
+    assert compiled(group.learner)
     found = group.learner.learn(own, joint(own), generator())
     assert found["kl"] < 1e-7
     assert found["clip_fraction"] == 0
@@ -171,20 +171,16 @@ def test_the_loss_has_the_same_slopes_on_the_compiled_path(path, words):
     """One step of each path from the same weights: Adam's first moment is a tenth of the gradient."""
     advised = (f"{ADVISE}.use.mode=kl", f"{ADVISE}.use.strength=3", f"{ADVISE}.ask.fraction=0.5", *words)
     gradients = []
-    for compiled in (True, False):
+    for path_compiled in (True, False):
         own, group = played(path, *advised)
-        if not compiled:
-            group.learner.compiled_pass = group.learner.autograd_pass
         silent = dataclasses.replace(own, advice=Advice(*(np.zeros_like(array) for array in own.advice)))
         for experience in (own, silent):
-            _, group = played(path, *advised)
-            if not compiled:
-                group.learner.compiled_pass = group.learner.autograd_pass
+            _, group = played(path, *advised, f"groups.team.policy.compiled={path_compiled}")
             group.learner.learn(experience, joint(experience), generator())
             gradients.append(group.policy.flat.mean.copy())
-    compiled, without, autograd, _ = gradients
-    np.testing.assert_allclose(compiled, autograd, atol=1e-6)
-    assert np.abs(compiled - without).max() > 1e-3
+    fast, without, autograd, _ = gradients
+    np.testing.assert_allclose(fast, autograd, atol=1e-6)
+    assert np.abs(fast - without).max() > 1e-3
 
 
 class Wrong(AdviceSource):
@@ -238,19 +234,25 @@ def test_the_slopes_are_those_of_the_divergence_from_the_advice(masked):
     probabilities = torch.tensor([[[0.7, 0.3, 0.0], [0.0] * 3, [0.5, 0.25, 0.25], [0.5, 0.5, 0.0]]])
     advice = Advice(torch.tensor([[True, False, True, True]]), probabilities, torch.tensor([[2.0, 0.0, 0.5, 1.0]]))
     out = torch.tensor([[[1.0, 0.0, -1.0], [1.0, 0.0, -1.0], [0.0] * 3, [0.0, 2.0, 0.0]]], requires_grad=True)
+    one = Choices((3,), single=True)
     mask = torch.tensor([[[True, True, False], [True] * 3, [True] * 3, [True] * 3]]) if masked else None
     weight = torch.tensor([[0.25, 0.5, 0.25, 0.0]])
     (weight * divergence(out, advice, mask)).sum().backward()
-    np.testing.assert_allclose(advice_slopes(out, mask, advice, weight.numpy()), out.grad, atol=1e-7)
+    rows, action = np.arange(4), np.zeros(4, np.int64)
+    one.forward(out[0].detach().numpy(), one.taken(action, None if mask is None else mask[0].numpy()), rows)
+    slopes = np.zeros((4, 3), np.float32)
+    add_advice_slopes.over(
+        4, slopes, one.probability, rows, weight[0].numpy(), probabilities[0].numpy(), advice.strength[0].numpy()
+    )
+    np.testing.assert_allclose(slopes, out.grad[0], atol=1e-7)
     np.testing.assert_allclose(out.grad[0, 2], 0.125 * (1 / 3 - probabilities[0, 2]), atol=1e-6)
 
 
 def test_padding_has_no_slopes():
-    advice = Advice(torch.ones((1, 2), dtype=torch.bool), torch.full((1, 2, 2), 0.5), torch.ones((1, 2)))
-    out = torch.tensor([[[np.nan, 0.0], [1.0, 0.0]]])
-    slopes = advice_slopes(out, None, advice, np.array([[0.0, 1.0]], np.float32))
-    assert np.array_equal(slopes[0, 0], [0, 0])
-    assert slopes[0, 1, 0] > 0
+    slopes, half, one = np.zeros((2, 2), np.float32), np.full((2, 2), 0.5, np.float32), np.ones(2, np.float32)
+    probability, weight = np.float32([[np.nan, np.nan], [0.7, 0.3]]), np.float32([0, 1])
+    add_advice_slopes.over(2, slopes, probability, np.arange(2), weight, half, one)
+    np.testing.assert_allclose(slopes, [[0, 0], [0.2, -0.2]], atol=1e-7)
 
 
 def test_a_policy_learns_what_it_is_advised(path):

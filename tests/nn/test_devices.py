@@ -115,7 +115,7 @@ def test_maddpg_takes_the_cpu_like_any_other(cuda_there, compiled):
     cuda_there(False)
     pair = table_learners(MADDPG_CASES["box"], "auto", "cpu", compiled=compiled)
     assert [one.policy.device for one in pair] == [torch.device("cpu")] * 2
-    assert [one.compiled for one in pair] == [compiled] * 2
+    assert [maddpg.compiled(one) for one in pair] == [compiled] * 2
     learn_alike(pair, MADDPG_CASES["box"], 0)
 
 
@@ -163,7 +163,7 @@ def test_adam_on_a_device_is_the_compiled_one(limit):
 
 def two_nets(seeds=(0, 1)):
     shape = networks.Shape((6,), "tanh", "auto", (4,), 0)
-    return [networks.Net(shape, layout(Box((3,), -1.0, 1.0)), 2, 1.0, list(seeds)) for _ in range(2)]
+    return [networks.Network(shape, layout(Box((3,), -1.0, 1.0)), 2, 1.0, list(seeds)) for _ in range(2)]
 
 
 def test_parameters_on_another_device_are_optimised_there():
@@ -242,8 +242,8 @@ def test_ppo_learns_the_same_on_a_gpu(name):
     found = improve(pair, ppo, PPO_CASES[name], 2)  # ten updates
     assert found[0] == pytest.approx(found[1], abs=1e-4, rel=1e-3)
     assert pair[1].policy.flat.value.is_cuda
-    assert pair[1].critic_flat.value.is_cuda
-    for flat in (lambda one: one.policy.flat, lambda one: one.critic_flat):
+    assert pair[1].critic.flat.value.is_cuda
+    for flat in (lambda one: one.policy.flat, lambda one: one.critic.flat):
         mine, theirs = (flat(one).array for one in pair)
         assert np.abs(mine - theirs).max() < 1e-4
 
@@ -255,7 +255,7 @@ def test_dqn_learns_the_same_on_a_gpu(name):
     pair = on_both(dqn, dqn.q_network, DQN_CASES[name], updates_per_step=5 / 36, learning_rate=1e-3, target=target)
     found = improve(pair, dqn, DQN_CASES[name], 2)  # ten updates
     assert found[0] == pytest.approx(found[1], abs=1e-4, rel=1e-3)
-    for mine, theirs in zip(*((one.policy.flat, one.target_flat) for one in pair), strict=True):
+    for mine, theirs in zip(*((one.policy.flat, one.target.flat) for one in pair), strict=True):
         assert theirs.value.is_cuda
         assert np.abs(mine.array - theirs.array).max() < 1e-4
 
@@ -277,7 +277,7 @@ def test_a_checkpoint_of_a_gpu_is_read_on_the_cpu():
     mine.policy.load(theirs.policy.state())
     mine.load(theirs.state())
     assert np.array_equal(mine.policy.flat.array, theirs.policy.flat.array)
-    assert np.array_equal(mine.critic_flat.mean, theirs.critic_flat.mean)
+    assert np.array_equal(mine.critic.flat.mean, theirs.critic.flat.mean)
     theirs.policy.load(mine.policy.state())
     theirs.load(mine.state())
     own = ppo.random_rollout(mine, 5)

@@ -13,7 +13,9 @@ from coterie.core.decisions import Joint, StateRows
 from coterie.core.types import Box, Discrete, MultiDiscrete
 from coterie.nn import kernels
 from coterie.nn.distributions import Choices
-from helpers.ppo import actor, critic, evaluate_actions, learn, make_learner, random_rollout
+from helpers import distributions
+from helpers.distributions import compiled_slopes
+from helpers.ppo import actor, compiled, critic, evaluate_actions, learn, make_learner, random_rollout
 from helpers.small_worlds import ACTIONS, generator, group_spec, network
 
 # Activations ------------------------------------------------------------------------------------------
@@ -164,7 +166,7 @@ def test_log_probabilities_equal_those_of_heads(action, activation, hidden):
         with torch.no_grad():
             out = policy.net(torch.from_numpy(x))[0]
             given = torch.from_numpy(chosen[..., 0] if policy.head.single else chosen)
-            expected, _ = policy.head.evaluate_actions(out, given, torch.from_numpy(mask))
+            expected, _ = distributions.evaluate_actions(policy.head, out, given, torch.from_numpy(mask))
         assert np.allclose(log_prob, expected.numpy(), atol=1e-5)
         if greedy:
             best, _ = policy.head.act(out.numpy(), mask, generator(), True)
@@ -173,29 +175,29 @@ def test_log_probabilities_equal_those_of_heads(action, activation, hidden):
 
 @pytest.mark.parametrize("masked", [False, True])
 def test_slopes_of_choices_equal_those_of_autograd(masked):
-    sizes, random = np.array([3, 2, 4]), generator()
+    sizes, random = (3, 2, 4), generator()
     head = Choices((3, 2, 4), single=False)
     for _ in range(20):
         logits = random.standard_normal(9).astype(np.float32) * 2
         action = np.array([random.integers(size) for size in sizes])
         legal = random.random(9) < 0.6 if masked else np.ones(9, bool)
         legal[np.cumsum([0, 3, 2]) + action] = True
-        out, probability, entropy = logits.copy(), np.empty(9, np.float32), np.empty(3, np.float32)
-        log_prob = kernels.categorical_statistics(out, sizes, action, legal, masked, probability, entropy)
+        given = legal[None] if masked else None
+        slopes = np.full(1, -0.7, np.float32), np.full(1, 0.3, np.float32)
+        log_prob, entropy, found = compiled_slopes(head, logits[None], action[None], given, *slopes)
         said = torch.from_numpy(logits).requires_grad_()
-        expected = head.evaluate_actions(said, torch.from_numpy(action), torch.from_numpy(legal))
-        assert log_prob == pytest.approx(expected[0].item(), abs=1e-5)
-        assert entropy.sum() == pytest.approx(expected[1].item(), abs=1e-5)
-        kernels.categorical_slopes(out, sizes, action, probability, entropy, np.float32(-0.7), np.float32(0.3))
+        expected = distributions.evaluate_actions(head, said, torch.from_numpy(action), torch.from_numpy(legal))
+        assert log_prob[0] == pytest.approx(expected[0].item(), abs=1e-5)
+        assert entropy[0] == pytest.approx(expected[1].item(), abs=1e-5)
         (-0.7 * expected[0] + 0.3 * expected[1]).backward()
-        assert np.allclose(out, said.grad.numpy(), atol=1e-6)
+        assert np.allclose(found[0], said.grad.numpy(), atol=1e-6)
 
 
 def test_values_equal_the_networks():
     one = make_learner(group_spec(agents=1), compiled=True)
     x = generator().standard_normal((1, 1500, 3), np.float32)
     with torch.no_grad():
-        expected = one.critic(torch.from_numpy(x))[0][..., 0].numpy()
+        expected = one.critic_network(torch.from_numpy(x))[0][..., 0].numpy()
     assert np.allclose(one.evaluate(x), expected, atol=1e-6)
 
 
@@ -271,7 +273,7 @@ def pair(case):
     settings = {"learning_rate": 1e-3, "epochs": 3, "minibatches": 4, "gamma": 0.9}
     settings |= {k: v for k, v in case.items() if k not in other}
     made = [make_learner(where, policy=network(where, compiled=c, **fields), **settings) for c in (True, False)]
-    assert [one.compiled for one in made] == [True, False]
+    assert [compiled(one) for one in made] == [True, False]
     for one in made:  # so that returns have a scale, and outputs differ
         one.returns.update(
             generator().standard_normal((where.parameter_sets, 9)) * 3, np.ones((where.parameter_sets, 9))
@@ -284,7 +286,7 @@ def random_batch(one, case, seed):
     """Rows of random numbers in every field, decided by a policy not far from this one."""
     random, parameter_sets, rows = generator(seed), one.group_spec.parameter_sets, case.get("rows", 100)
     x = random.standard_normal((parameter_sets, rows, one.policy.net.sizes[0]), np.float32)
-    seen = random.standard_normal((parameter_sets, rows, one.critic.sizes[0]), np.float32)
+    seen = random.standard_normal((parameter_sets, rows, one.critic_network.sizes[0]), np.float32)
     sizes = one.policy.choices
     action = np.stack([random.integers(size, size=(parameter_sets, rows)) for size in sizes], axis=-1)
     mask = None
@@ -317,7 +319,7 @@ def test_learning_equals_autograd(name):
         batch = random_batch(slow, case, iteration)
         found = [one.improve(batch, one.schedule(0.3 * iteration), generator(iteration)) for one in (fast, slow)]
         assert found[0] == pytest.approx(found[1], abs=1e-5, rel=1e-5)
-        for mine, theirs in ((fast.policy.flat, slow.policy.flat), (fast.critic_flat, slow.critic_flat)):
+        for mine, theirs in ((fast.policy.flat, slow.policy.flat), (fast.critic.flat, slow.critic.flat)):
             assert np.array_equal(mine.steps, theirs.steps)
             assert (mine.steps > 0).all()
             assert np.abs(mine.array - theirs.array).max() < 1e-5
@@ -349,18 +351,23 @@ def test_a_step_that_is_no_number_is_not_hidden():
             getattr(batch, field)[0, 17] = math.nan
             metrics = one.improve(batch, one.schedule(0.0), generator())
             with pytest.raises(Diverged, match="learning diverged"):
-                demand_finite("team", metrics, (), (one.policy.flat.array, one.critic_flat.array))
+                demand_finite("team", metrics, (), (one.policy.flat.array, one.critic.flat.array))
 
 
-def test_continuous_actions_take_the_other_path():
-    one = make_learner(group_spec(Box((2,), -1.0, 1.0)), compiled=True)
-    assert not one.compiled
-    learn(one, random_rollout(one))
+@pytest.mark.parametrize("family", ["beta", "gaussian"])
+def test_continuous_actions_are_learned_by_the_compiled_loops(family):
+    where = group_spec(Box((2,), -1.0, 1.0))
+    fast, slow = (make_learner(where, policy=network(where, continuous=family, compiled=c)) for c in (True, False))
+    assert [compiled(one) for one in (fast, slow)] == [True, False]
+    for one in (fast, slow):
+        learn(one, random_rollout(slow))
+    assert np.abs(actor(fast) - actor(slow)).max() < 1e-5
+    assert np.abs(critic(fast) - critic(slow)).max() < 1e-5
 
 
 def test_without_scipy_everything_goes_through_pytorch(monkeypatch):
     monkeypatch.setattr(kernels, "available", lambda: False)
     one = make_learner(compiled=True)
-    assert not one.compiled
+    assert not compiled(one)
     own = random_rollout(one)
     learn(one, dataclasses.replace(own, reward=own.reward + 1))

@@ -32,7 +32,7 @@ def said(net, x):
 
 def bent(lay, **fields):
     """Weights and biases of a first layer with random features."""
-    net = networks.Net(shape(hidden=(2000,), random_feature_init=3.0, **fields), lay, 1, 1.0, [0])
+    net = networks.Network(shape(hidden=(2000,), random_feature_init=3.0, **fields), lay, 1, 1.0, [0])
     return net.body.layers[0].weight[0].detach(), net.body.layers[0].bias[0, 0].detach()
 
 
@@ -57,13 +57,13 @@ def test_random_features_of_normalised_observations_and_of_choices_lie_in_their_
 
 
 def test_without_random_features_all_units_are_centred_at_zero():
-    net = networks.Net(shape(), layout(Box((2,), 0.0, 1.0)), 1, 1.0, [0])
+    net = networks.Network(shape(), layout(Box((2,), 0.0, 1.0)), 1, 1.0, [0])
     assert not net.body.layers[0].bias.any()
 
 
 def test_random_features_need_a_perceptron():
     with pytest.raises(ValueError, match="random_feature_init=0"):
-        networks.Net(shape(random_feature_init=1.0), layout(Box((2, 4, 4), 0.0, 1.0)), 1, 1.0, [0])
+        networks.Network(shape(random_feature_init=1.0), layout(Box((2, 4, 4), 0.0, 1.0)), 1, 1.0, [0])
 
 
 @pytest.mark.parametrize(
@@ -78,8 +78,8 @@ def test_random_features_need_a_perceptron():
 )
 def test_stacked_networks_equal_separate_ones(space, fields):
     lay = layout(space)
-    both = networks.Net(shape(**fields), lay, 3, 0.5, [1, 2])
-    apart = [networks.Net(shape(**fields), lay, 3, 0.5, [seed]) for seed in (1, 2)]
+    both = networks.Network(shape(**fields), lay, 3, 0.5, [1, 2])
+    apart = [networks.Network(shape(**fields), lay, 3, 0.5, [seed]) for seed in (1, 2)]
     x = rows(2, 7, lay.size)
     out = said(both, x)
     out.square().sum().backward()
@@ -93,7 +93,7 @@ def test_stacked_networks_equal_separate_ones(space, fields):
 
 
 def test_a_perceptron_by_hand():
-    net = networks.Net(shape(hidden=(4, 3)), layout(Box((2,), 0.0, 1.0)), 1, 1.0, [0])
+    net = networks.Network(shape(hidden=(4, 3)), layout(Box((2,), 0.0, 1.0)), 1, 1.0, [0])
     x = rows(1, 5, 2)
     weights = [(layer.weight[0], layer.bias[0, 0]) for layer in [*net.body.layers, net.out]]
     hidden = torch.tanh(torch.tanh(x[0] @ weights[0][0] + weights[0][1]) @ weights[1][0] + weights[1][1])
@@ -102,7 +102,7 @@ def test_a_perceptron_by_hand():
 
 def test_activations_differ():
     lay = layout(Box((2,), 0.0, 1.0))
-    tanh, relu = (networks.Net(shape(activation=a), lay, 8, 1.0, [0]) for a in ("tanh", "relu"))
+    tanh, relu = (networks.Network(shape(activation=a), lay, 8, 1.0, [0]) for a in ("tanh", "relu"))
     x = rows(1, 50, 2) * 5
     hidden = relu.body(x)
     assert (hidden >= 0).all()
@@ -111,7 +111,7 @@ def test_activations_differ():
 
 
 def test_initial_layers_are_orthogonal_and_the_last_has_its_gain():
-    net = networks.Net(shape(hidden=(6,)), layout(Box((6,), 0.0, 1.0)), 6, 0.01, [3])
+    net = networks.Network(shape(hidden=(6,)), layout(Box((6,), 0.0, 1.0)), 6, 0.01, [3])
     for layer, gain in ((net.body.layers[0], np.sqrt(2)), (net.out, 0.01)):
         matrix = layer.weight[0]
         assert torch.allclose(matrix @ matrix.T, torch.eye(6) * gain**2, atol=1e-5)
@@ -120,7 +120,7 @@ def test_initial_layers_are_orthogonal_and_the_last_has_its_gain():
 
 def test_convolutions_are_pytorchs_own():
     lay = layout(Box((2, 5, 4), 0.0, 1.0))
-    net = networks.Net(shape(channels=(3, 6)), lay, 2, 1.0, [0])
+    net = networks.Network(shape(channels=(3, 6)), lay, 2, 1.0, [0])
     x = rows(1, 4, lay.size)
     picture = x[0].view(4, 2, 5, 4)
     for kernel, bias in zip(net.encode.kernels, net.encode.biases, strict=True):
@@ -132,7 +132,7 @@ def test_convolutions_are_pytorchs_own():
 
 def test_channels_decide_the_convolutions():
     lay = layout(Box((2, 5, 4), 0.0, 1.0))
-    kernels = networks.Net(shape(channels=(3, 6, 7)), lay, 2, 1.0, [0]).encode.kernels
+    kernels = networks.Network(shape(channels=(3, 6, 7)), lay, 2, 1.0, [0]).encode.kernels
     assert [tuple(k.shape) for k in kernels] == [(1, 3, 2, 3, 3), (1, 6, 3, 3, 3), (1, 7, 6, 3, 3)]
 
 
@@ -141,7 +141,7 @@ def test_channels_decide_the_convolutions():
 )
 def test_what_lies_behind_the_observation_skips_the_encoder(space, encoder):
     lay = layout(space)
-    net = networks.Net(shape(encoder=encoder, extra=3), lay, 2, 1.0, [0])
+    net = networks.Network(shape(encoder=encoder, extra=3), lay, 2, 1.0, [0])
     x = rows(1, 1, lay.size).expand(1, 3, lay.size)
     who = torch.eye(3)[None]
     out = said(net, torch.cat([x, who], dim=-1))
@@ -161,7 +161,7 @@ def things(count):
 
 def test_the_order_of_a_sets_rows_does_not_matter():
     lay = things(4)
-    net = networks.Net(shape(encoder="set"), lay, 3, 1.0, [0])
+    net = networks.Network(shape(encoder="set"), lay, 3, 1.0, [0])
     random = generator()
     seen = {name: random.random((6, *e.shape), np.float32) for name, e in lay.entries.items()}
     order = [2, 0, 3, 1]
@@ -173,14 +173,14 @@ def test_the_order_of_a_sets_rows_does_not_matter():
 
 
 def test_weights_fit_any_number_of_things():
-    net = networks.Net(shape(encoder="set"), things(4), 3, 1.0, [0])
+    net = networks.Network(shape(encoder="set"), things(4), 3, 1.0, [0])
     for count in (0, 1, 9):
-        other = networks.Net(shape(encoder="set"), things(count), 3, 1.0, [1])
+        other = networks.Network(shape(encoder="set"), things(count), 3, 1.0, [1])
         networks.restore(other, networks.export(net), "set")
         x = rows(1, 5, things(count).size)
         assert torch.isfinite(said(other, x)).all()
     x = rows(1, 5, 5)  # two equal things read as one
-    one, two = (networks.Net(shape(encoder="set"), things(n), 3, 1.0, [0]) for n in (1, 2))
+    one, two = (networks.Network(shape(encoder="set"), things(n), 3, 1.0, [0]) for n in (1, 2))
     networks.restore(two, networks.export(one), "set")
     twice = torch.cat([x[..., :4], x[..., 2:4], x[..., 4:], x[..., 4:]], dim=-1)  # own, at, at, on, on
     assert torch.allclose(said(one, x), said(two, twice), atol=1e-6)
@@ -188,13 +188,13 @@ def test_weights_fit_any_number_of_things():
 
 def test_a_set_without_features_of_ones_own():
     lay = layout(Dict({"at": Box((3, 2), 0.0, 1.0)}, (("at",),)))
-    net = networks.Net(shape(encoder="set"), lay, 2, 1.0, [0])
+    net = networks.Network(shape(encoder="set"), lay, 2, 1.0, [0])
     assert said(net, rows(1, 4, 6)).shape == (1, 4, 2)
 
 
 def test_things_are_read_in_the_light_of_ones_own_place():
     lay = things(2)
-    net = networks.Net(shape(encoder="set"), lay, 3, 1.0, [0])
+    net = networks.Network(shape(encoder="set"), lay, 3, 1.0, [0])
     x = rows(1, 5, lay.size)
     moved = x.clone()
     moved[..., :2] += 1
@@ -224,7 +224,7 @@ def test_encoders_are_chosen_and_refused():
 @pytest.mark.parametrize("fields", [{}, {"memory": 5}, {"encoder": "set"}], ids=["plain", "memory", "set"])
 def test_descending_is_pytorchs_adam_on_the_network(parameter_sets, fields):
     lay = layout(NAMED)
-    net, plain = (networks.Net(shape(**fields), lay, 2, 1.0, list(range(parameter_sets))) for _ in range(2))
+    net, plain = (networks.Network(shape(**fields), lay, 2, 1.0, list(range(parameter_sets))) for _ in range(2))
     flat, adam = networks.FlatParams(net), torch.optim.Adam(plain.parameters(), lr=0.01, eps=1e-5)
     assert flat.array.shape == (parameter_sets, sum(p.numel() for p in net.parameters()) // parameter_sets)
     held = torch.zeros(parameter_sets, 6, 5) if "memory" in fields else None
@@ -275,7 +275,7 @@ def test_one_stack_of_any_shapes_learns_and_what_is_frozen_stays(away):
 
 
 def test_pytorch_finds_nothing_to_warn_of(recwarn):
-    net = networks.Net(shape(), layout(Box((4,), 0.0, 1.0)), 2, 1.0, [0, 1, 2])
+    net = networks.Network(shape(), layout(Box((4,), 0.0, 1.0)), 2, 1.0, [0, 1, 2])
     torch.set_warn_always(True)  # otherwise only the first of its kind in a process
     try:
         for _ in range(2):
@@ -287,7 +287,7 @@ def test_pytorch_finds_nothing_to_warn_of(recwarn):
 
 def test_what_a_loss_does_not_touch_stays():
     lay = things(0)  # an empty set: its reader is never asked
-    net = networks.Net(shape(encoder="set"), lay, 2, 1.0, [0])
+    net = networks.Network(shape(encoder="set"), lay, 2, 1.0, [0])
     flat, before = networks.FlatParams(net), networks.export(net)
     networks.adam_step([flat], net(rows(1, 5, lay.size))[0].square().sum(), 0.01, 0.5)
     for name, array in networks.export(net).items():
@@ -296,7 +296,7 @@ def test_what_a_loss_does_not_touch_stays():
 
 def test_restoring_writes_through_the_flat_matrix():
     lay = layout(Box((4,), 0.0, 1.0))
-    net, other = (networks.Net(shape(), lay, 2, 1.0, [seed]) for seed in (0, 1))
+    net, other = (networks.Network(shape(), lay, 2, 1.0, [seed]) for seed in (0, 1))
     flat, theirs = networks.FlatParams(net), networks.FlatParams(other)
     kept = networks.export(other)
     networks.restore(net, kept, "net")
@@ -311,7 +311,7 @@ def test_moments_are_saved_as_copies_and_loaded():
     def adam_step(flat, net, seed):
         networks.adam_step([flat], net(rows(2, 6, 4, seed))[0].square().sum(), 0.01, 0.5)
 
-    net, other = (networks.Net(shape(), lay, 2, 1.0, [0, 1]) for _ in range(2))
+    net, other = (networks.Network(shape(), lay, 2, 1.0, [0, 1]) for _ in range(2))
     flat, later = networks.FlatParams(net), networks.FlatParams(other)
     adam_step(flat, net, 0)
     state, weights = flat.state(), networks.export(net)
@@ -325,7 +325,7 @@ def test_moments_are_saved_as_copies_and_loaded():
 
 
 def test_gradients_are_scaled_stack_by_stack():
-    net = networks.Net(shape(), layout(Box((4,), 0.0, 1.0)), 2, 1.0, [0, 1])
+    net = networks.Network(shape(), layout(Box((4,), 0.0, 1.0)), 2, 1.0, [0, 1])
     flat, factors = networks.FlatParams(net), torch.tensor([1e-4, 3.0])
     loss = sum((p.flatten(1).sum(1) * factors).sum() for p in net.parameters())  # every number's slope is its factor
     networks.adam_step([flat], loss, 0.01, 0.5)
@@ -336,7 +336,7 @@ def test_gradients_are_scaled_stack_by_stack():
 
 def test_weights_of_another_build_are_refused_by_name():
     lay = layout(Box((4,), 0.0, 1.0))
-    small, wide, deep = (networks.Net(shape(hidden=h), lay, 2, 1.0, [0]) for h in ((8,), (9,), (8, 8)))
+    small, wide, deep = (networks.Network(shape(hidden=h), lay, 2, 1.0, [0]) for h in ((8,), (9,), (8, 8)))
     with pytest.raises(
         ValueError, match=r"x: 'body.layers.0.weight' is \(1, 4, 9\) in the saved weights, \(1, 4, 8\) here"
     ):

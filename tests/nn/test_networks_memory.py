@@ -14,7 +14,7 @@ SIZE, WIDTH = 3, 5
 
 def recurrent(seeds=(0,), space=None, encoder="auto", **fields):
     shape = networks.Shape((6,), "tanh", encoder, (4,), fields.pop("extra", 0), WIDTH)
-    net = networks.Net(shape, layout(space or Box((SIZE,), -1.0, 1.0)), 2, 1.0, list(seeds))
+    net = networks.Network(shape, layout(space or Box((SIZE,), -1.0, 1.0)), 2, 1.0, list(seeds))
     random = torch.Generator().manual_seed(5)
     for i in range(len(seeds)):
         for parameter in net.parameters():  # biases too, so that every term counts
@@ -124,7 +124,9 @@ def test_the_cell_is_pytorchs():
 
 
 def test_sequences_and_rows_are_distinguished():
-    plain = networks.Net(networks.Shape((6,), "tanh", "auto", (4,), 0), layout(Box((SIZE,), -1.0, 1.0)), 2, 1.0, [0])
+    plain = networks.Network(
+        networks.Shape((6,), "tanh", "auto", (4,), 0), layout(Box((SIZE,), -1.0, 1.0)), 2, 1.0, [0]
+    )
     x = sequences(1)[0][:, :, 0]
     assert torch.equal(plain.unroll(x, None), plain(torch.from_numpy(x))[0])
     assert plain.cell is None

@@ -141,31 +141,6 @@ def test_boxes_without_bounds_are_refused():
 # What gradients pass ---------------------------------------------------------------------------------------
 
 
-def test_relaxed_choices_are_drawn_choices_with_the_gradient_of_the_softmax():
-    policy = deterministic(group_spec(MultiDiscrete((3, 2))))
-    out = torch.tensor([[1.0, 0.0, -1.0, 0.3, 0.2]], requires_grad=True)
-    gumbel, legal = torch.tensor([[0.0, 2.0, 0.0, 0.0, 0.0]]), torch.ones(1, 5, dtype=torch.bool)
-    legal[0, 2] = False
-    drawn = policy.relax(out, legal, gumbel, 0.5)
-    assert drawn.tolist() == [[0, 1, 0, 1, 0]]
-    (drawn * torch.tensor([1.0, 2.0, 9.0, 3.0, 4.0])).sum().backward()
-    soft = torch.softmax(torch.tensor([1.0, 2.0]) / 0.5, 0)  # of the legal ones, with their noise
-    jacobian = (torch.diag(soft) - torch.outer(soft, soft)) / 0.5
-    expected = jacobian @ torch.tensor([1.0, 2.0])
-    assert torch.allclose(out.grad[0, :2], expected, atol=1e-6)
-    assert out.grad[0, 2] == 0
-    pair = torch.softmax(torch.tensor([0.3, 0.2]) / 0.5, 0)
-    assert out.grad[0, 3].item() == pytest.approx((pair[0] * pair[1] * (3 - 4) / 0.5).item(), abs=1e-6)
-
-
-def test_relaxed_boxes_are_the_answer_itself():
-    policy = deterministic(group_spec(BOX))
-    out = torch.tensor([[0.5, -2.0]], requires_grad=True)
-    found = policy.relax(out, torch.ones(1, 2, dtype=torch.bool), torch.zeros(1, 2), 1.0)
-    assert torch.allclose(found, torch.tanh(out))
-    assert torch.equal(found, policy.settle(out, torch.ones(1, 2, dtype=torch.bool)))
-
-
 @both_kinds
 @every_space
 def test_a_target_policy_stays_as_it_was(action, parameters):
@@ -281,7 +256,7 @@ def test_random_feature_init_reaches_the_network(normalize):
 def test_every_setting_has_a_test_here():
     tested = {"hidden", "activation", "encoder", "channels", "identity", "squash", "compiled", "random_feature_init"}
     tested |= {"normalize_observations"}
-    tested |= {"device"}  # in tests/nn/test_devices.py
+    tested |= {"device", "network"}  # in tests/nn/test_devices.py and tests/nn/test_own_networks.py
     assert {field.name for field in dataclasses.fields(DeterministicSettings)} == tested
 
 

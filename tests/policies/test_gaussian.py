@@ -54,7 +54,7 @@ def test_densities_sum_to_one():
         out = np.array([[mean, log_std]], np.float32)
         noise = np.array([[(z - mean) / np.exp(log_std)]], np.float32)
         action, log_prob = np.empty((1, 1), np.float32), np.empty(1, np.float32)
-        kernels.sample_squashed(out, noise, action, log_prob)
+        kernels.sample_squashed.over(len(out), out, noise, action, log_prob)
         assert action[0, 0] == pytest.approx(point, abs=1e-5)
         return float(np.exp(log_prob[0]))
 
@@ -68,11 +68,11 @@ def test_extreme_outputs_give_finite_numbers_and_bounded_deviations():
     out = np.array([[40.0, 9.0], [-40.0, -30.0], [0.0, 9.0]], np.float32)
     noise = np.ones((3, 1), np.float32)
     action, log_prob = np.empty((3, 1), np.float32), np.empty(3, np.float32)
-    kernels.sample_squashed(out, noise, action, log_prob)
+    kernels.sample_squashed.over(len(out), out, noise, action, log_prob)
     assert np.isfinite(log_prob).all()
     assert action[2, 0] == pytest.approx(np.tanh(np.exp(2)))
-    slopes = out.copy()
-    kernels.squashed_slopes(slopes, noise, action, np.ones((3, 1), np.float32), np.ones(3, np.float32))
+    slopes, ones = np.empty_like(out), np.ones(3, np.float32)
+    kernels.squashed_slopes.over(3, out, noise, action, ones[:, None], ones, slopes)
     assert np.isfinite(slopes).all()
     assert not slopes[:, 1].any()  # outside the bounds of deviations
 

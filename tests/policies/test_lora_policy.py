@@ -24,6 +24,7 @@ from coterie.runs.run import Run
 from coterie.training import table
 from coterie.training.build import build_groups, build_world
 from coterie.training.runner import Runner
+from helpers.distributions import evaluate_actions
 from helpers.language import race, view_of
 from helpers.lm import embedded_file, tiny
 from helpers.needs import needs
@@ -119,7 +120,7 @@ def test_where_no_word_is_legal_the_first_legal_action_is_played():
     out = np.array([[0.0, 9.0, 9.0, 1.0], [1.0, 2.0, 3.0, 4.0]], np.float32)
     action, log_prob = head.act(out, mask, generator(0), True)
     assert action.tolist() == [3, 4]
-    judged, entropy = head.evaluate_actions(torch.from_numpy(out), torch.from_numpy(action), torch.from_numpy(mask))
+    judged, entropy = evaluate_actions(head, torch.from_numpy(out), torch.from_numpy(action), torch.from_numpy(mask))
     np.testing.assert_allclose(judged.numpy(), log_prob, atol=1e-6)
     np.testing.assert_allclose(log_prob, [np.log(np.e / (1 + np.e)), 0.0], atol=1e-6)
     assert entropy[1] == 0
@@ -130,9 +131,9 @@ def test_actions_that_are_no_numbers_have_words_too():
     head = WordDistribution(np.array([[0, 0], [1, 0], [2, 0]]))
     action, log_prob = head.act(np.zeros((2, 5, 3), np.float32), None, generator(0), False)
     assert action.shape == (2, 5, 2)
-    judged, _ = head.evaluate_actions(torch.zeros(2, 5, 3), torch.from_numpy(action), None)
+    judged, _ = evaluate_actions(head, torch.zeros(2, 5, 3), torch.from_numpy(action), None)
     np.testing.assert_allclose(judged.numpy(), log_prob)
-    assert head.number(torch.from_numpy(action), 2).tolist() == action[..., 0].tolist()
+    assert head.taken(action, None).action[:, 0].tolist() == action[..., 0].reshape(-1).tolist()
 
 
 # Learning ---------------------------------------------------------------------------------------------
@@ -351,7 +352,7 @@ def test_settings_reach_the_model():
     assert "steps right" in policy_in(world, examples="gridworld-examples", rank=1).net.template.head
     assert "walk" not in policy_in(world, template="numbers").net.template.prompt("")
     assert policy_in(world, codec="helpers.language:Numbers").head.outputs == 2
-    critic = learner_of(policy_in(world, hidden=(5,))).critic
+    critic = learner_of(policy_in(world, hidden=(5,))).critic_network
     assert networks.export(critic)["body.layers.0.weight"].shape == (1, 2 + critic.size, 5)  # two agents share it
     rows = policy_in(world, normalize_observations=False).normalizer
     assert not rows.enabled

@@ -170,7 +170,7 @@ def test_the_two_streams_stay_apart_while_learning(parameters, compiled):
     first = one.policy.net.out.weight.detach().clone()
     for seed in range(2):
         learn(one, random_rollout(one, seed), seed)
-    for net in (one.policy.net, one.target):
+    for net in (one.policy.net, one.target_network):
         weight = net.out.weight.detach()
         assert (weight[:, :8, 1:] == 0).all()
         assert (weight[:, 8:, 0] == 0).all()

@@ -25,6 +25,7 @@ from coterie.training import loop
 from coterie.training.evaluate import actor_metrics
 from coterie.training.runner import Runner
 from helpers import encoder as encoder_cases
+from helpers.distributions import evaluate_actions
 from helpers.dqn import make_learner as make_q_learner
 from helpers.encoder import PICTURE, ROWS, THINGS, Hall, learner, outputs, policy, seen, view
 from helpers.run import GRID, files, numbers
@@ -219,7 +220,7 @@ def test_hints_stand_behind_what_is_read(join, trainable):
     x, sight = made.learning_inputs(ROWS)
     own = SimpleNamespace(advice=Advice(*(array[None] for array in advice)))
     out = made.net.unroll(learner(made).add_hints(x, own), None)
-    log_prob, _ = made.head.evaluate_actions(out, torch.from_numpy(said.action.reshape(1, -1)), None)
+    log_prob, _ = evaluate_actions(made.head, out, torch.from_numpy(said.action.reshape(1, -1)), None)
     assert np.allclose(log_prob.detach().numpy().reshape(said.log_prob.shape), said.log_prob, atol=1e-5)
     assert learner(made).evaluate(sight).shape == (1, 4)  # the critic is shown no hints
 

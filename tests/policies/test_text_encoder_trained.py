@@ -10,6 +10,7 @@ from coterie.nn import networks
 from coterie.policies.network import NetworkPolicy, NetworkSettings
 from coterie.training.runner import Runner
 from helpers import encoder as encoder_cases
+from helpers.distributions import evaluate_actions
 from helpers.encoder import ROWS, Hall, learner, outputs, policy, seen
 from helpers.ppo import random_rollout
 from helpers.small_worlds import actors, generator, joint, spec_in
@@ -44,7 +45,7 @@ def test_what_was_decided_is_what_is_learned_from():
     own = Runner(world, actors((made.group_spec, made)), seed=0).play(6, 1).decisions["team"]
     x, critic = made.learning_inputs(own.observation)
     out = made.net.unroll(x[:, : own.action.size], None)
-    log_prob, _ = made.head.evaluate_actions(out, torch.from_numpy(own.action.reshape(1, -1)), None)
+    log_prob, _ = evaluate_actions(made.head, out, torch.from_numpy(own.action.reshape(1, -1)), None)
     assert np.allclose(log_prob.detach().numpy().reshape(own.action.shape), own.log_prob, atol=1e-5)
     assert np.array_equal(critic, made.inputs(own.observation))  # the critic reads the frozen model
     assert out.requires_grad

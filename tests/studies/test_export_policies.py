@@ -23,6 +23,15 @@ GAMES = {  # world, group's policy and learner
     "memory": (GRID.replace("OBSERVATION", "flat"), "policy: {name: network, hidden: [8], memory: 5}, learner: ppo"),
     "set": (GRID.replace("OBSERVATION", "dict"), "policy: {name: network, hidden: [8], encoder: set}, learner: ppo"),
     "picture": (GRID.replace("OBSERVATION", "image"), "policy: {name: network, hidden: [8]}, learner: ppo"),
+    "own": (
+        GRID.replace("OBSERVATION", "image"),
+        "policy: {name: network, hidden: [8], network: 'helpers.own_networks:Features'}, learner: ppo",
+    ),
+    "own values": (
+        SPREAD.replace("CONTINUOUS", "false"),
+        "parameters: individual, policy: {name: q_network, hidden: [8], network: 'helpers.own_networks:Features'}, "
+        "learner: dqn",
+    ),
     "masks": ("world: tictactoe\n", "policy: {name: network, hidden: [8]}, learner: ppo"),
     "values": (
         SPREAD.replace("CONTINUOUS", "false"),
@@ -70,7 +79,7 @@ def test_torchscript_decides_as_the_policy(run, tmp_path, name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["memory", "values", "squashed", "set"])
+@pytest.mark.parametrize("name", ["memory", "values", "squashed", "set", "own", "own values"])
 def test_onnx_decides_as_the_policy(run, tmp_path, name):
     found = export.export(run(name), onnx=tmp_path / "deep" / "policy.onnx")
     assert max(found.differences.values()) < 1e-5

@@ -125,7 +125,7 @@ def test_resumed_from_its_step_0_a_run_records_it_once(tmp_path, whole):
 
 PLACES = {
     "playing": (runner.Runner, "step", 75),
-    "learning": (PPO, "compiled_pass", 21),
+    "learning": (PPO, "step", 81),
     "evaluating": (loop.Training, "validate", 3),
     "recording": (metrics.Recorder, "write", 6),
     "syncing": (metrics.Recorder, "sync", 2),

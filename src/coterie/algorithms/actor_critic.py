@@ -1,167 +1,135 @@
-"""Parts shared by off-policy actor-critics: target networks, inputs and weights of a batch, compiled Adam steps."""
+"""Parts shared by off-policy actor-critics: networks with target networks, and batches of a group's decisions."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
-import torch
-from numba import njit
-from torch import Tensor
 
-from coterie.algorithms.joint_transitions import JointTransitions
+from coterie.algorithms.joint_transitions import GroupSlices, JointTransitions
 from coterie.core.types import Array, State
 from coterie.nn import networks
-from coterie.nn.kernels import Spec, adam, backward
+from coterie.nn.launch import kernel
+from coterie.nn.nets import Net, make_net
 from coterie.nn.packing import Layout
-
-
-class NetworkArrays(NamedTuple):
-    """A network's parameters, their Adam moments and the target network's parameters, all `[S, P]`."""
-
-    params: Array
-    mean: Array
-    square: Array
-    target: Array
-
-
-class Gradients(NamedTuple):
-    """Arrays for gradients, with room for the largest of several networks."""
-
-    deltas: Array  # [2, …]: of two layers' outputs
-    part: Array  # of one layer's weights
-    grad: Array  # of all parameters
-
-
-class RowScaling(NamedTuple):
-    """Normalisation of the policy's inputs, and the number of one-hot identities that follow them."""
-
-    shift: Array  # [S, D]
-    scale: Array  # [S, D]
-    limit: float
-    identities: int
-
-
-@njit(cache=True, error_model="numpy")
-def policy_rows(observation: Array, index: Array, first: int, scaling: RowScaling, s: int, x: Array) -> None:
-    """Write the policy's inputs: normalised observations and identities.
-
-    Rows of parameter set s are `m = i · per + p` for row i of the batch and agent `s + p`; the group's observations
-    begin at `first`.
-    """
-    per, size = x.shape[0] // len(index), scaling.shift.shape[1]
-    for i in range(len(index)):
-        for p in range(per):
-            a, into = s + p, x[i * per + p]
-            row = observation[index[i], first + a * size : first + (a + 1) * size]
-            for j in range(size):
-                scaled = (row[j] - scaling.shift[s, j]) * scaling.scale[s, j]
-                into[j] = min(max(scaled, -scaling.limit), scaling.limit)
-            for j in range(scaling.identities):
-                into[size + j] = 1 if j == a else 0
-
-
-@njit(cache=True, error_model="numpy")
-def gather_outcomes(
-    rows: JointTransitions, index: Array, s: int, reward: Array, discount: Array, weight: Array
-) -> None:
-    """Write rewards, discounts and weights `[M]` of a parameter set's decisions; weights of valid ones sum to 1."""
-    per, valid = len(reward) // len(index), 0
-    for i in range(len(index)):
-        for p in range(per):
-            m, r, a = i * per + p, index[i], s + p
-            reward[m], discount[m] = rows.reward[r, a], rows.discount[r, a]
-            valid += rows.valid[r, a]
-    for i in range(len(index)):
-        for p in range(per):
-            weight[i * per + p] = rows.valid[index[i], s + p] / max(valid, 1)
-
-
-@njit(cache=True, error_model="numpy")
-def make_gradients(rows: int, first: Spec, second: Spec) -> Gradients:
-    """Room for batches of this many rows, for networks of two shapes."""
-    most = 0
-    for sizes in (first.sizes, second.sizes):
-        count = 0
-        for layer in range(len(sizes) - 1):
-            count += sizes[layer] * sizes[layer + 1] + sizes[layer + 1]
-        most = max(most, count)
-    widest = max(first.sizes.max(), second.sizes.max())
-    deltas = np.empty((2, rows * widest), np.float32)
-    return Gradients(deltas, np.empty(most, np.float32), np.empty(most, np.float32))
-
-
-@njit(cache=True, error_model="numpy")
-def adam_step(
-    net: NetworkArrays,
-    s: int,
-    spec: Spec,
-    x: Array,
-    store: Array,
-    gradients: Gradients,
-    step: int,
-    rate: float,
-    limit: float,
-) -> None:
-    """One Adam step of parameter set s along the slopes that replace the outputs in `store`; `x` are the inputs."""
-    grad = gradients.grad[: net.params.shape[1]]
-    grad[:] = 0
-    backward(net.params[s], spec.sizes, spec.relu, x, store, gradients.deltas, gradients.part, grad)
-    adam(net.params[s], grad, net.mean[s], net.square[s], step, rate, limit)
-
-
-@njit(cache=True, error_model="numpy")
-def move_target(net: NetworkArrays, tau: float) -> None:
-    """Move the target network by the fraction `tau` of the way."""
-    for s in range(net.params.shape[0]):
-        for j in range(net.params.shape[1]):
-            net.target[s, j] += np.float32(tau) * (net.params[s, j] - net.target[s, j])
+from coterie.policies.network import NeuralPolicy
 
 
 class NetworkWithTarget:
     """A network and its target network, which follows it slowly."""
 
-    def __init__(self, net: networks.Net, flat: networks.FlatParams, target: networks.Net) -> None:
-        self.net, self.flat, self.target, self.target_flat = net, flat, target, networks.FlatParams(target)
-        self.target_flat.copy_from(flat)
+    def __init__(self, net: Net, target: Net) -> None:
+        self.net, self.target = net, target
+        self.target.copy_from(net)
 
     @classmethod
     def critic(
-        cls, shape: networks.Shape, layout: Layout, outputs: int, seeds: list[int], device: torch.device
+        cls, shape: networks.Shape, layout: Layout, outputs: int, seeds: list[int], policy: NeuralPolicy
     ) -> NetworkWithTarget:
-        """A critic with its first weights, and an equal target network."""
-        net, target = (networks.Net(shape, layout, outputs, 1.0, seeds).to(device) for _ in range(2))
-        return cls(net, networks.FlatParams(net), target)
+        """A critic with its first weights, and an equal target network; compiled where the policy is."""
+        made = (networks.Network(shape, layout, outputs, 1.0, seeds).to(policy.device) for _ in range(2))
+        return cls(*(make_net(module, policy.spec is not None and module.encode is None) for module in made))
+
+    @property
+    def flat(self) -> networks.FlatParams:
+        """The network's parameters and their moments."""
+        return self.net.flat
+
+    @property
+    def target_flat(self) -> networks.FlatParams:
+        """The target network's parameters."""
+        return self.target.flat
 
     @property
     def steps(self) -> int:
         """Adam steps taken: all parameter sets learn together."""
-        return int(self.flat.steps[0])
+        return int(self.net.flat.steps[0])
 
     def move_target(self, tau: float) -> None:
         """Move the target network by the fraction `tau` of the way."""
-        self.target_flat.move_towards(self.flat, tau)
-
-    def arrays(self) -> NetworkArrays:
-        """All arrays, for the compiled path."""
-        return NetworkArrays(self.flat.array, self.flat.mean, self.flat.square, self.target_flat.array)
+        self.target.move_towards(self.net, tau)
 
     def state(self) -> State:
-        return {"net": networks.export(self.net), "target": networks.export(self.target), "adam": self.flat.state()}
+        return {"net": self.net.weights(), "target": self.target.weights(), "adam": self.net.flat.state()}
 
     def load(self, state: State, what: str) -> None:
-        networks.restore(self.net, state["net"], what)
-        networks.restore(self.target, state["target"], f"{what}, target")
-        self.flat.load(state["adam"])
+        self.net.load_weights(state["net"], what)
+        self.target.load_weights(state["target"], f"{what}, target")
+        self.net.flat.load(state["adam"])
 
 
-def weights_of(valid: Array, parameter_sets: int) -> Array:
-    """Weights `[B, A]` of decisions in the mean over their parameter set; those of valid ones sum to 1."""
-    count = valid.sum(axis=0, keepdims=True) if parameter_sets > 1 else valid.sum()
-    weight: Array = (valid / np.maximum(count, 1)).astype(np.float32)
-    return weight
+@kernel
+def gather_decisions(
+    t: int,
+    index: Array,
+    sets: int,
+    first: int,
+    first_action: int,
+    observation: Array,
+    next_obs: Array,
+    action: Array,
+    reward: Array,
+    discount: Array,
+    valid: Array,
+    shift: Array,
+    scale: Array,
+    limit: float,
+    x: Array,
+    next_x: Array,
+    to_action: Array,
+    to_reward: Array,
+    to_discount: Array,
+    to_weight: Array,
+) -> None:
+    """Write decision t of a batch: network inputs `x [S·M, size + identities]` before and after, and what came of it.
+
+    Rows of parameter set s are `m = i · per + p` for row i of the batch and agent `s + p`; the group's observations
+    begin at `first`, its actions at `first_action`. The weight is 1 for decisions that count.
+    """
+    count, size, width = len(x) // sets, shift.shape[1], to_action.shape[1]
+    s, m, per = t // count, t % count, count // len(index)
+    r, a = index[m // per], s + m % per
+    for j in range(size):
+        k = first + a * size + j
+        x[t, j] = min(max((observation[r, k] - shift[s, j]) * scale[s, j], -limit), limit)
+        next_x[t, j] = min(max((next_obs[r, k] - shift[s, j]) * scale[s, j], -limit), limit)
+    for j in range(size, x.shape[1]):
+        x[t, j] = next_x[t, j] = 1 if j - size == a else 0
+    for k in range(width):
+        to_action[t, k] = action[r, first_action + a * width + k]
+    to_reward[t], to_discount[t], to_weight[t] = reward[r, a], discount[r, a], valid[r, a]
 
 
-def to_array(tensor: Tensor) -> Array:
-    """A copy in main memory."""
-    return tensor.detach().cpu().numpy().copy()
+@kernel
+def share_weights(s: int, weight: Array) -> None:
+    """Make weights `[S, M]` of a parameter set, 0 or 1, sum to 1."""
+    total = 0.0
+    for m in range(weight.shape[1]):
+        total += weight[s, m]
+    for m in range(weight.shape[1]):
+        weight[s, m] = weight[s, m] / max(total, 1.0)
+
+
+class DecisionBatch:
+    """Arrays of a batch of a group's own decisions, filled anew for every update: M rows of S parameter sets each."""
+
+    def __init__(self, policy: NeuralPolicy, own: GroupSlices, rows: int, width: int) -> None:
+        """`rows` time steps are drawn; an action has `width` numbers."""
+        sets, agents = policy.group_spec.parameter_sets, len(policy.group_spec.agents)
+        lead = (sets, rows * agents // sets)
+        self.policy, self.first, self.first_action = policy, own.obs.start, own.action.start
+        self.x, self.next_x = (np.empty((*lead, own.layout.size + policy.identities), np.float32) for _ in range(2))
+        self.action = np.empty((*lead, width), np.float32)
+        self.reward, self.discount, self.weight = (np.empty(lead, np.float32) for _ in range(3))
+        self.count = lead[0] * lead[1]
+
+    def fill(self, rows: JointTransitions, index: Array) -> None:
+        """Read these rows `[B]` of the replay."""
+        normalizer, sets = self.policy.normalizer, len(self.x)
+        inputs, next_inputs, action = (a.reshape(self.count, -1) for a in (self.x, self.next_x, self.action))
+        reward, discount, weight = (a.reshape(-1) for a in (self.reward, self.discount, self.weight))
+        gather_decisions.over(
+            self.count,
+            *(index, sets, self.first, self.first_action, rows.observation, rows.next_obs, rows.action),
+            *(rows.reward, rows.discount, rows.valid, normalizer.shift, normalizer.scale, normalizer.limit),
+            *(inputs, next_inputs, action, reward, discount, weight),
+        )
+        share_weights.over(sets, self.weight)

@@ -137,6 +137,17 @@ def draw(nodes: Array, size: int, uniform: Array, importance: float, index: Arra
         weight[i] /= top
 
 
+@jit
+def set_priorities(nodes: Array, index: Array, error: Array, exponent: float) -> float:
+    """Set the priorities of rows from their errors `[B]`; returns the largest error."""
+    top, priority = 0.0, np.empty(len(index))
+    for i in range(len(index)):
+        top = max(top, abs(error[i]))
+        priority[i] = (float(abs(error[i])) + SMALL) ** exponent
+    set_leaves(nodes, index, priority)
+    return top
+
+
 # The ring ---------------------------------------------------------------------------------------------
 
 
@@ -174,8 +185,12 @@ class Replay(Generic[Row]):
         if self.size == 0:
             raise ValueError("the replay buffer is empty: add rows before sampling")
         index, weight = np.empty(len(uniform), np.int64), np.empty(len(uniform), np.float32)
-        draw(self.nodes, self.size, uniform, importance, index, weight)
+        self.draw(uniform, importance, index, weight)
         return Drawn(index, weight)
+
+    def draw(self, uniform: Array, importance: float, index: Array, weight: Array) -> None:
+        """`sample` into arrays `[B]`."""
+        draw(self.nodes, self.size, uniform, importance, index, weight)
 
     def prioritise(self, index: Array, priority: Array) -> None:
         """Set the priorities of rows, before the exponent: their absolute errors."""
@@ -189,6 +204,11 @@ class Replay(Generic[Row]):
             raise ValueError(f"rows 0 to {self.size - 1} can have a priority, got {index.min()} to {index.max()}")
         self.top = max(self.top, float(priority.max(initial=0)))
         set_leaves(self.nodes, index, (priority + SMALL) ** self.settings.priority)
+
+    def learned(self, index: Array, error: Array) -> None:
+        """Set priorities from what was just learned: the errors `[B]` of rows."""
+        if self.settings.priority:
+            self.top = max(self.top, set_priorities(self.nodes, index, error, self.settings.priority))
 
     def state(self) -> State:
         """The whole buffer, without rows that were never written."""

@@ -7,12 +7,11 @@ mixture are weighted by the policy's own probability over the mixture's.
 from __future__ import annotations
 
 import numpy as np
-import torch
-from numba import njit
 
 from coterie.core.advice import AdviceUse
 from coterie.core.types import Advice, Array
-from coterie.nn.distributions import IMPOSSIBLE
+from coterie.nn.launch import kernel
+from coterie.nn.log_probs import IMPOSSIBLE
 
 LEAST = 1e-6  # the smallest probability whose logarithm is taken
 
@@ -29,49 +28,19 @@ def behaviour_logits(advice_use: AdviceUse, out: Array, mask: Array | None, advi
         return np.maximum(np.log(mixed), IMPOSSIBLE).astype(np.float32)
 
 
-def biased_logits(advice_use: AdviceUse, out: torch.Tensor, advice: Advice) -> torch.Tensor:
-    """The logits that the learner evaluates: with the prior, if advice is used as one.
-
-    A mixture is left out: the learner improves the policy's own distribution, and weighs the mixture's actions.
-    """
-    if advice_use.use.mode != "prior":
-        return out
-    return out + torch.from_numpy(log_prior(_in_main_memory(advice))).to(out.device)
-
-
-@njit(cache=True, error_model="numpy")
+@kernel
 def add_advice_slopes(
-    slopes: Array, probability: Array, advice: Array, strength: np.float32, weight: np.float32
+    m: int, slopes: Array, probability: Array, rows: Array, weight: Array, advice: Array, strength: Array
 ) -> None:
-    """Add the slopes of the advice loss of one row with respect to its logits, `[K]`.
+    """Add the slopes `[M, K]` of the advice loss by logits, for decisions `rows [M]` and their `weight [M]`.
 
-    The loss is weight · strength · KL(advice ‖ policy); `probability` holds the policy's, 0 for illegal actions.
+    The loss is weight · strength · KL(advice ‖ policy), with `advice [R, K]` and `strength [R]`. The policy's
+    `probability [M, K]` is 0 for illegal actions.
     """
-    for k in range(len(slopes)):
-        slopes[k] += weight * strength * (probability[k] - advice[k])
-
-
-def advice_slopes(out: torch.Tensor, mask: torch.Tensor | None, advice: Advice, weight: Array) -> Array:
-    """The slopes of the advice loss with respect to logits `out [S, M, K]`; 0 in rows without weight or advice."""
-    logits = out.detach().cpu().numpy()
-    own = np.exp(log_softmax(logits, None if mask is None else mask.cpu().numpy())).astype(np.float32)
-    slopes, given = np.zeros_like(logits), _in_main_memory(advice)
-    for s in range(len(slopes)):
-        _add_rows(slopes[s], own[s], given.probabilities[s], given.strength[s], weight[s])
-    return slopes
-
-
-@njit(cache=True, error_model="numpy")
-def _add_rows(slopes: Array, probability: Array, advice: Array, strength: Array, weight: Array) -> None:
-    """`add_advice_slopes` of all rows; padding may hold anything."""
-    for m in range(len(slopes)):
-        if weight[m] != 0 and strength[m] > 0:
-            add_advice_slopes(slopes[m], probability[m], advice[m], strength[m], weight[m])
-
-
-def _in_main_memory(advice: Advice) -> Advice:
-    """Advice of a batch, whose arrays may be tensors on a device."""
-    return Advice(*(torch.as_tensor(part).cpu().numpy() for part in advice))
+    r = rows[m]
+    if weight[m] > 0 and strength[r] > 0:  # padding may hold anything
+        for k in range(slopes.shape[1]):
+            slopes[m, k] += weight[m] * strength[r] * (probability[m, k] - advice[r, k])
 
 
 def changes_learning(advice_use: AdviceUse, advice: Advice | None) -> bool:

@@ -1,23 +1,32 @@
 """Distributions over actions: how network outputs become actions, log-probabilities and entropies.
 
-Acting runs in NumPy with a passed generator, learning in PyTorch; tests hold the two equal.
+Acting draws in NumPy with a passed generator. Learning takes two steps, as with networks: `forward` finds
+log-probabilities and entropies of given actions, `backward` turns a loss's slopes by them into slopes by outputs. The
+mathematics of both is compiled (`log_probs.py`).
 """
 
 from __future__ import annotations
 
-import math
-from typing import Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from coterie.core.types import ActionSpace, Array, Box, Discrete, MultiDiscrete, Text
+from coterie.nn import log_probs
+from coterie.nn.log_probs import IMPOSSIBLE, LOG_STD_HIGH, LOG_STD_LOW
 from coterie.nn.packing import TextError, finite_bounds
 
-IMPOSSIBLE = -1e9  # a masked logit: finite, so that no 0·∞ arises in the entropy
-LOG_STD_LOW, LOG_STD_HIGH = -5.0, 2.0  # bounds of the logarithm of a squashed Gaussian's deviation
 EDGE = 1e-6  # bounded actions keep this fraction of the range away from the bounds
+NO_MASK = np.zeros((1, 0), bool)
+
+
+class Taken(NamedTuple):
+    """Actions of R decisions as a distribution reads them."""
+
+    action: Array  # [R, K]: numbers of choices (int64), or points in (0, 1)
+    mask: Array  # [R, outputs] bool: what was legal; [1, 0]: everything
 
 
 class Head(Protocol):
@@ -29,9 +38,31 @@ class Head(Protocol):
         """Actions `[…, action]` and their log-probabilities `[…]` for outputs `[…, outputs]`."""
         ...
 
-    def evaluate_actions(self, out: Tensor, action: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Log-probability and entropy `[…]` of given actions."""
+    def taken(self, action: Array, mask: Array | None) -> Taken:
+        """Actions `[…, action]` of decisions with masks `[…, outputs]`, for `forward`."""
         ...
+
+    def forward(self, out: Array, taken: Taken, rows: Array) -> tuple[Array, Array]:
+        """Log-probabilities and entropies `[M]` of the decisions `rows [M]`, for outputs `[M, outputs]`.
+
+        They and what `backward` needs stay until the next call.
+        """
+        ...
+
+    def backward(self, by_log_prob: Array, by_entropy: Array) -> Array:
+        """A loss's slopes `[M, outputs]` by the outputs of the last `forward`, from its slopes by what that found."""
+        ...
+
+
+class ChoiceScratch(NamedTuple):
+    """Arrays for M decisions."""
+
+    log_probs: Array  # [M, outputs]
+    probability: Array  # [M, outputs]
+    entropies: Array  # [M, K]: of each choice
+    log_prob: Array  # [M]
+    entropy: Array  # [M]
+    slopes: Array  # [M, outputs]
 
 
 class Choices:
@@ -39,6 +70,9 @@ class Choices:
 
     def __init__(self, sizes: tuple[int, ...], single: bool) -> None:
         self.sizes, self.single, self.outputs = sizes, single, sum(sizes)
+        self.counts = np.array(sizes)
+        self.scratch = ChoiceScratch(*(np.empty(0, np.float32) for _ in ChoiceScratch._fields))
+        self.last = (np.zeros((0, 0), np.int64), np.zeros(0, np.int64))  # actions and rows of the last `forward`
 
     def act(self, out: Array, mask: Array | None, random: np.random.Generator, greedy: bool) -> tuple[Array, Array]:
         if mask is not None:
@@ -59,19 +93,44 @@ class Choices:
             start += size
         return (chosen[0] if self.single else np.stack(chosen, axis=-1)), total
 
-    def evaluate_actions(self, out: Tensor, action: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        if mask is not None:
-            out = torch.where(mask, out, IMPOSSIBLE)
-        if self.single:
-            return _categorical(out, action)
-        parts = [_categorical(logits, action[..., i]) for i, logits in enumerate(out.split(self.sizes, dim=-1))]
-        return sum(p[0] for p in parts), sum(p[1] for p in parts)  # type: ignore[return-value]  # sizes is not empty
+    def taken(self, action: Array, mask: Array | None) -> Taken:
+        chosen = np.ascontiguousarray(action.reshape(-1, len(self.sizes)), np.int64)
+        return Taken(chosen, NO_MASK if mask is None else np.ascontiguousarray(mask.reshape(-1, self.outputs)))
 
+    def forward(self, out: Array, taken: Taken, rows: Array) -> tuple[Array, Array]:
+        count = len(rows)
+        if len(self.scratch.log_prob) != count:
+            wide, flat = (count, self.outputs), (count,)
+            shapes = (wide, wide, (count, len(self.sizes)), flat, flat, wide)
+            self.scratch = ChoiceScratch(*(np.empty(shape, np.float32) for shape in shapes))
+        s, self.last = self.scratch, (taken.action, rows)
+        log_probs.choice_log_probs.over(
+            count,
+            *(out, rows, self.counts, taken.action, taken.mask),
+            *(s.log_probs, s.probability, s.entropies, s.log_prob, s.entropy),
+        )
+        return s.log_prob, s.entropy
 
-def _categorical(logits: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-    log_probs = torch.log_softmax(logits, dim=-1)
-    picked = log_probs.gather(-1, action.unsqueeze(-1)).squeeze(-1)
-    return picked, -(log_probs.exp() * log_probs).sum(dim=-1)
+    def backward(self, by_log_prob: Array, by_entropy: Array) -> Array:
+        s, (action, rows) = self.scratch, self.last
+        log_probs.choice_slopes.over(
+            len(rows),
+            rows,
+            self.counts,
+            action,
+            s.log_probs,
+            s.probability,
+            s.entropies,
+            by_log_prob,
+            by_entropy,
+            s.slopes,
+        )
+        return s.slopes
+
+    @property
+    def probability(self) -> Array:
+        """Probabilities `[M, outputs]` of every choice, from the last `forward`."""
+        return self.scratch.probability
 
 
 class _Bounded:
@@ -82,16 +141,25 @@ class _Bounded:
         self.shape, self.size, self.outputs = space.shape, len(low), 2 * len(low)
         self.low, self.range = low, high - low
         self.log_range = float(np.log(self.range).sum())
+        self.scratch = np.empty((0, 2, self.outputs), np.float32)  # of the last `forward`
 
     def stretch(self, x: Array) -> Array:
         x = np.clip(x, EDGE, 1 - EDGE).astype(np.float32)
         return (self.low + x * self.range).reshape(*x.shape[:-1], *self.shape)
 
-    def squeeze(self, action: Tensor) -> Tensor:
-        flat = action.reshape(*action.shape[: action.ndim - len(self.shape)], self.size)
-        low, size = (torch.as_tensor(array, device=action.device) for array in (self.low, self.range))
-        x = (flat - low) / size
-        return x.clamp(EDGE, 1 - EDGE)
+    def taken(self, action: Array, mask: Array | None) -> Taken:
+        point = (action.reshape(-1, self.size) - self.low) / self.range
+        return Taken(np.clip(point, EDGE, 1 - EDGE).astype(np.float32), NO_MASK)
+
+    def make_scratch(self, count: int) -> tuple[Array, Array, Array]:
+        """Arrays for so many decisions: derivatives by outputs, log-probabilities, entropies."""
+        self.scratch = np.empty((count, 2, self.outputs), np.float32)
+        return self.scratch, np.empty(count, np.float32), np.empty(count, np.float32)
+
+    def backward(self, by_log_prob: Array, by_entropy: Array) -> Array:
+        slopes = np.empty((len(by_log_prob), self.outputs), np.float32)
+        log_probs.bounded_slopes.over(len(slopes), self.scratch, by_log_prob, by_entropy, slopes)
+        return slopes
 
 
 class Beta(_Bounded):
@@ -100,14 +168,12 @@ class Beta(_Bounded):
     def act(self, out: Array, mask: Array | None, random: np.random.Generator, greedy: bool) -> tuple[Array, Array]:
         a, b = (1 + np.logaddexp(0, part) for part in np.split(out, 2, axis=-1))
         action = self.stretch(a / (a + b) if greedy else random.beta(a, b))
-        with torch.no_grad():
-            return action, self.evaluate_actions(torch.from_numpy(out), torch.from_numpy(action), None)[0].numpy()
+        return action, log_prob_of(self, out, action)
 
-    def evaluate_actions(self, out: Tensor, action: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        a, b = (1 + torch.nn.functional.softplus(part) for part in out.chunk(2, dim=-1))
-        distribution = torch.distributions.Beta(a, b, validate_args=False)
-        log_prob = distribution.log_prob(self.squeeze(action)).sum(-1) - self.log_range
-        return log_prob, distribution.entropy().sum(-1) + self.log_range
+    def forward(self, out: Array, taken: Taken, rows: Array) -> tuple[Array, Array]:
+        scratch, log_prob, entropy = self.make_scratch(len(rows))
+        log_probs.beta_log_probs.over(len(rows), out, rows, taken.action, self.log_range, scratch, log_prob, entropy)
+        return log_prob, entropy
 
 
 class SquashedGaussian(_Bounded):
@@ -119,35 +185,54 @@ class SquashedGaussian(_Bounded):
 
     # The trapezoidal rule in (z − mean)/std is accurate to about exp(−π²/(std · spacing)) for 1/cosh² (its poles are at
     # ±πi/2): 2e-4 at the largest std, e², and float32's precision below 4.
-    NODES = torch.linspace(-5, 5, 65)
-    WEIGHTS = torch.softmax(-0.5 * NODES**2, dim=0)
+    NODES = np.linspace(-5, 5, 65, dtype=np.float32)
+    WEIGHTS = (np.exp(-0.5 * NODES**2) / np.exp(-0.5 * NODES**2).sum()).astype(np.float32)
 
     def act(self, out: Array, mask: Array | None, random: np.random.Generator, greedy: bool) -> tuple[Array, Array]:
         mean, log_std = np.split(out, 2, axis=-1)
         noise = np.zeros_like(mean) if greedy else random.standard_normal(mean.shape, dtype=np.float32)
         z = mean + np.exp(np.clip(log_std, LOG_STD_LOW, LOG_STD_HIGH)) * noise
         action = self.stretch((np.tanh(z) + 1) / 2)
-        with torch.no_grad():
-            return action, self.log_prob(torch.from_numpy(out), torch.from_numpy(action)).numpy()
+        return action, log_prob_of(self, out, action)
 
-    def evaluate_actions(self, out: Tensor, action: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        mean, log_std = out.chunk(2, dim=-1)
-        log_std = log_std.clamp(LOG_STD_LOW, LOG_STD_HIGH)
-        nodes, weights = self.NODES.to(out.device), self.WEIGHTS.to(out.device)
-        z = mean.unsqueeze(-1) + log_std.exp().unsqueeze(-1) * nodes
-        slope = math.log(2) - 2 * (z + torch.nn.functional.softplus(-2 * z))  # log dx/dz
-        entropy = log_std + 0.5 * math.log(2 * math.pi * math.e) + slope @ weights
-        return self.log_prob(out, action), entropy.sum(-1) + self.log_range
+    def forward(self, out: Array, taken: Taken, rows: Array) -> tuple[Array, Array]:
+        scratch, log_prob, entropy = self.make_scratch(len(rows))
+        log_probs.squashed_log_probs.over(
+            len(rows), out, rows, taken.action, self.log_range, self.NODES, self.WEIGHTS, scratch, log_prob, entropy
+        )
+        return log_prob, entropy
 
-    def log_prob(self, out: Tensor, action: Tensor) -> Tensor:
-        """Log-probability `[…]` of given actions."""
-        mean, log_std = out.chunk(2, dim=-1)
-        log_std = log_std.clamp(LOG_STD_LOW, LOG_STD_HIGH)
-        x = self.squeeze(action)
-        z = torch.atanh(2 * x - 1)
-        normal = -0.5 * ((z - mean) / log_std.exp()) ** 2 - log_std - 0.5 * math.log(2 * math.pi)
-        # dx/dz = (1 − tanh² z)/2 = 2x(1 − x)
-        return (normal - torch.log(2 * x * (1 - x))).sum(-1) - self.log_range
+
+def log_prob_of(head: Head, out: Array, action: Array) -> Array:
+    """Log-probabilities `[…]` of actions `[…, action]`, for outputs `[…, outputs]`."""
+    lead = out.shape[:-1]
+    flat = np.ascontiguousarray(out.reshape(-1, head.outputs))
+    return head.forward(flat, head.taken(action, None), np.arange(len(flat)))[0].reshape(lead)
+
+
+class _LogProb(torch.autograd.Function):
+    """`Head.forward` and `backward` for PyTorch."""
+
+    @staticmethod
+    def forward(ctx: Any, out: Tensor, head: Head, taken: Taken) -> tuple[Tensor, Tensor]:
+        ctx.head, ctx.taken = head, taken
+        ctx.save_for_backward(out)
+        found = head.forward(out.detach().cpu().numpy(), taken, np.arange(len(out)))
+        return tuple(torch.tensor(part, device=out.device) for part in found)  # type: ignore[return-value]  # a pair
+
+    @staticmethod
+    def backward(ctx: Any, by_log_prob: Tensor, by_entropy: Tensor) -> tuple[Tensor, None, None]:
+        (out,) = ctx.saved_tensors
+        ctx.head.forward(out.detach().cpu().numpy(), ctx.taken, np.arange(len(out)))
+        slopes = ctx.head.backward(by_log_prob.cpu().numpy(), by_entropy.cpu().numpy())
+        return torch.tensor(slopes, device=out.device), None, None
+
+
+def evaluate_actions(head: Head, out: Tensor, action: Array, mask: Array | None) -> tuple[Tensor, Tensor]:
+    """Log-probability and entropy `[…]` of actions as tensors that PyTorch differentiates, for a user's own losses."""
+    flat = out.reshape(-1, head.outputs)
+    log_prob, entropy = _LogProb.apply(flat, head, head.taken(action, mask))
+    return log_prob.reshape(out.shape[:-1]), entropy.reshape(out.shape[:-1])
 
 
 def head(space: ActionSpace, continuous: Literal["beta", "gaussian"]) -> Head:

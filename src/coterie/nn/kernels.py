@@ -9,16 +9,19 @@ every layer the weights `[inputs, outputs]`, then the biases. An algorithm's los
 from __future__ import annotations
 
 import importlib.util
+import math
 from typing import NamedTuple
 
 import numpy as np
 from numba import njit
 
 from coterie.core.types import Array
-from coterie.nn.distributions import IMPOSSIBLE, LOG_STD_HIGH, LOG_STD_LOW
+from coterie.nn.launch import kernel
+from coterie.nn.log_probs import HALF_LOG_2PI, LOG_STD_HIGH, LOG_STD_LOW, log_softmax
 
 BLOCK = 512  # rows that a forward pass takes at once, so that activations stay in the cache
 NO_MASK = np.zeros((0, 0, 0), np.bool_)
+LOG_2 = math.log(2)
 FAST = {"contract", "arcp", "nsz", "reassoc"}  # reorder sums, but keep NaN and infinity as they are
 
 
@@ -156,9 +159,16 @@ def backward_inputs(flat: Array, sizes: Array, relu: bool, x: Array, store: Arra
 @njit(cache=True, error_model="numpy")
 def adam(flat: Array, grad: Array, mean: Array, square: Array, step: int, rate: float, limit: float) -> None:
     """One Adam step (Kingma & Ba 2015, algorithm 1) along a gradient scaled to at most `limit`, all `[P]`."""
-    total = 0.0
-    for i in range(len(grad)):
-        total += float(grad[i]) * float(grad[i])
+    first = second = third = fourth = 0.0  # four sums at once: one waits four times as long for each addition
+    whole = len(grad) - len(grad) % 4
+    for i in range(0, whole, 4):
+        first += float(grad[i]) * float(grad[i])
+        second += float(grad[i + 1]) * float(grad[i + 1])
+        third += float(grad[i + 2]) * float(grad[i + 2])
+        fourth += float(grad[i + 3]) * float(grad[i + 3])
+    for i in range(whole, len(grad)):
+        first += float(grad[i]) * float(grad[i])
+    total = (first + second) + (third + fourth)
     scale = np.float32(min(1.0, limit / (np.sqrt(total) + 1e-6)))
     rate_now = np.float32(rate / (1 - 0.9**step))
     root = np.float32(1 / np.sqrt(1 - 0.999**step))
@@ -167,6 +177,124 @@ def adam(flat: Array, grad: Array, mean: Array, square: Array, step: int, rate: 
         mean[i] = np.float32(0.9) * mean[i] + np.float32(0.1) * g
         square[i] = np.float32(0.999) * square[i] + np.float32(0.001) * g * g
         flat[i] -= rate_now * mean[i] / (np.sqrt(square[i]) * root + np.float32(1e-5))
+
+
+# Parameter sets ---------------------------------------------------------------------------------------
+# A network of S parameter sets is trained by these loops over them (`nets.CompiledNet`).
+
+
+@njit(cache=True, error_model="numpy")
+def forward_rows(
+    flats: Array, sizes: Array, relu: bool, rows: Array, items: Array, x: Array, store: Array, out: Array
+) -> None:
+    """Outputs `[S, M, out]` for the rows `items [S, M]` of `rows [S, N, in]`.
+
+    The inputs are copied to `x [S, M, in]`; hidden activations stay in `store [S, …]`.
+    """
+    for s in range(len(flats)):
+        for m in range(items.shape[1]):
+            row = rows[s, items[s, m]]
+            for j in range(row.shape[0]):
+                x[s, m, j] = row[j]
+    forward_sets(flats, sizes, relu, x, store, out)
+
+
+@njit(cache=True, error_model="numpy")
+def forward_sets(flats: Array, sizes: Array, relu: bool, x: Array, store: Array, out: Array) -> None:
+    """Outputs `[S, M, out]` for inputs `[S, M, in]`; hidden activations stay in `store [S, …]`."""
+    for s in range(len(flats)):
+        found = forward(flats[s], sizes, relu, x[s], store[s])
+        for m in range(found.shape[0]):
+            for j in range(found.shape[1]):
+                out[s, m, j] = found[m, j]
+
+
+@njit(cache=True, error_model="numpy")
+def place_slopes(store: Array, slopes: Array) -> None:
+    """Put slopes `[M, out]` in the place of the outputs that `forward` left in `store`."""
+    rows, width = slopes.shape
+    kept = len(store) - rows * width
+    for m in range(rows):
+        for j in range(width):
+            store[kept + m * width + j] = slopes[m, j]
+
+
+@njit(cache=True, error_model="numpy")
+def backward_sets(
+    flats: Array,
+    sizes: Array,
+    relu: bool,
+    x: Array,
+    store: Array,
+    slopes: Array,
+    deltas: Array,
+    part: Array,
+    grads: Array,
+) -> None:
+    """Add gradients to `grads [S, P]`, of losses with slopes `[S, M, out]` by the outputs of the last forward pass."""
+    for s in range(len(flats)):
+        place_slopes(store[s], slopes[s])
+        backward(flats[s], sizes, relu, x[s], store[s], deltas, part, grads[s])
+
+
+@njit(cache=True, error_model="numpy")
+def input_slopes_sets(
+    flats: Array, sizes: Array, relu: bool, x: Array, store: Array, slopes: Array, deltas: Array, result: Array
+) -> None:
+    """The slopes `[S, M, K]` of the losses by the last K inputs."""
+    for s in range(len(flats)):
+        place_slopes(store[s], slopes[s])
+        found = backward_inputs(flats[s], sizes, relu, x[s], store[s], deltas)
+        first = found.shape[1] - result.shape[2]
+        for m in range(found.shape[0]):
+            for j in range(result.shape[2]):
+                result[s, m, j] = found[m, first + j]
+
+
+@njit(cache=True, error_model="numpy")
+def step_sets(
+    flats: Array,
+    grads: Array,
+    means: Array,
+    squares: Array,
+    steps: Array,
+    learning: Array,
+    learned: Array,
+    rate: float,
+    limit: float,
+) -> None:
+    """One Adam step of the parameter sets `learning`, of all parameters or of `learned [P]`; gradients are 0 then."""
+    for s in learning:
+        for j in range(len(learned)):
+            if not learned[j]:
+                grads[s, j] = 0
+        steps[s] += 1
+        adam(flats[s], grads[s], means[s], squares[s], steps[s], rate, limit)
+    grads[:] = 0
+
+
+@njit(cache=True, error_model="numpy")
+def move_towards(flats: Array, others: Array, share: float) -> None:
+    """Move parameters `[S, P]` by this share of the way towards others."""
+    for s in range(flats.shape[0]):
+        for j in range(flats.shape[1]):
+            flats[s, j] += np.float32(share) * (others[s, j] - flats[s, j])
+
+
+@njit(cache=True, error_model="numpy")
+def predict_sets(flats: Array, sizes: Array, relu: bool, x: Array, out: Array) -> None:
+    """Outputs `[S, M, out]` for any number of inputs `[S, M, in]`, of which nothing is kept."""
+    rows = x.shape[1]
+    store = np.empty(min(rows, BLOCK) * sizes[1:].sum(), np.float32)
+    for s in range(len(flats)):
+        for first in range(0, rows, BLOCK):
+            found = forward(flats[s], sizes, relu, x[s, first : first + BLOCK], store)
+            for m in range(found.shape[0]):
+                for j in range(found.shape[1]):
+                    out[s, first + m, j] = found[m, j]
+
+
+# Choices ----------------------------------------------------------------------------------------------
 
 
 @njit(cache=True, error_model="numpy")
@@ -195,25 +323,6 @@ class OptimizedParams(NamedTuple):
     flat: Array
     mean: Array
     square: Array
-
-
-# Choices ----------------------------------------------------------------------------------------------
-
-
-@njit(cache=True, error_model="numpy")
-def log_softmax(row: Array, start: int, stop: int, legal: Array, masked: bool) -> None:
-    """Turn logits `row[start:stop]` into log-probabilities; illegal ones get −1e9 first."""
-    top = np.float32(-np.inf)
-    for j in range(start, stop):
-        if masked and not legal[j]:
-            row[j] = np.float32(-1e9)
-        top = max(top, row[j])
-    total = np.float32(0)
-    for j in range(start, stop):
-        total += np.exp(row[j] - top)
-    shift = top + np.log(total)
-    for j in range(start, stop):
-        row[j] -= shift
 
 
 @njit(cache=True, error_model="numpy")
@@ -248,21 +357,21 @@ def act(
     action = np.empty(uniform.shape, np.int64)
     log_prob = np.empty((parameter_sets, rows), np.float32)
     masked = mask.shape[0] > 0
-    legal = mask[0, 0] if masked else np.zeros(0, np.bool_)
+    legal = np.zeros((1, 0), np.bool_)
     store = np.empty(min(rows, BLOCK) * sizes[1:].sum(), np.float32)
     for s in range(parameter_sets):
+        if masked:
+            legal = mask[s]
         for first in range(0, rows, BLOCK):
             block = x[s, first : first + BLOCK]
             out = forward(flats[s], sizes, relu, block, store)
             for i in range(block.shape[0]):
                 m = first + i
-                if masked:
-                    legal = mask[s, m]
                 start = 0
                 total = np.float32(0)
                 for k in range(len(choices)):
                     stop = start + choices[k]
-                    log_softmax(out[i], start, stop, legal, masked)
+                    log_softmax(out, i, start, stop, legal, m)
                     chosen = _pick(out[i], start, stop, uniform[s, m, k], greedy)
                     action[s, m, k] = chosen
                     total += out[i, start + chosen]
@@ -299,16 +408,6 @@ def decide(
 
 
 @njit(cache=True, error_model="numpy")
-def values(flat: Array, sizes: Array, relu: bool, x: Array, result: Array) -> None:
-    """Outputs of a network with one output, for rows `x [M, in]`, into `result [M]`."""
-    store = np.empty(min(x.shape[0], BLOCK) * sizes[1:].sum(), np.float32)
-    for first in range(0, x.shape[0], BLOCK):
-        out = forward(flat, sizes, relu, x[first : first + BLOCK], store)
-        for i in range(out.shape[0]):
-            result[first + i] = out[i, 0]
-
-
-@njit(cache=True, error_model="numpy")
 def squash(out: np.float32, clipped: bool) -> np.float32:
     """Squash an output to [−1, 1]."""
     return min(max(out, np.float32(-1)), np.float32(1)) if clipped else np.tanh(out)
@@ -338,42 +437,40 @@ def decide_bounded(
 # Squashed Gaussians -----------------------------------------------------------------------------------
 
 
-@njit(cache=True, error_model="numpy")
-def sample_squashed(out: Array, noise: Array, action: Array, log_prob: Array) -> None:
+@kernel
+def sample_squashed(m: int, out: Array, noise: Array, action: Array, log_prob: Array) -> None:
     """Actions tanh(mean + std · noise) in [−1, 1] and their log-densities there, for outputs `[M, 2K]`.
 
     Outputs are the K means, then the K logarithms of deviations, which are clipped. The density is that of the change
     of variables (Haarnoja et al. 2018, appendix C), log N(z) − Σ log(1 − tanh² z), in a form that stays finite.
     """
-    rows, width = noise.shape
-    for m in range(rows):
-        total = np.float32(0)
-        for k in range(width):
-            log_std = min(max(out[m, width + k], np.float32(LOG_STD_LOW)), np.float32(LOG_STD_HIGH))
-            z = out[m, k] + np.exp(log_std) * noise[m, k]
-            action[m, k] = np.tanh(z)
-            softplus = max(-2 * z, np.float32(0)) + np.log1p(np.exp(-abs(2 * z)))  # of −2z
-            total -= np.float32(0.5) * noise[m, k] * noise[m, k] + log_std + np.float32(0.5 * np.log(2 * np.pi))
-            total -= 2 * (np.float32(np.log(2)) - z - softplus)
-        log_prob[m] = total
+    width, total = noise.shape[1], np.float32(0)
+    for k in range(width):
+        log_std = min(max(out[m, width + k], np.float32(LOG_STD_LOW)), np.float32(LOG_STD_HIGH))
+        z = out[m, k] + math.exp(log_std) * noise[m, k]
+        action[m, k] = math.tanh(z)
+        softplus = max(-2 * z, np.float32(0)) + math.log1p(math.exp(-abs(2 * z)))  # of −2z
+        total -= np.float32(0.5) * noise[m, k] * noise[m, k] + log_std + np.float32(HALF_LOG_2PI)
+        total -= 2 * (np.float32(LOG_2) - z - softplus)
+    log_prob[m] = total
 
 
-@njit(cache=True, error_model="numpy")
-def squashed_slopes(out: Array, noise: Array, action: Array, action_slope: Array, log_prob_slope: Array) -> None:
-    """Replace outputs `[M, 2K]` by a loss's slopes, given those by actions `[M, K]` and by log-densities `[M]`.
+@kernel
+def squashed_slopes(
+    m: int, out: Array, noise: Array, action: Array, action_slope: Array, log_prob_slope: Array, slopes: Array
+) -> None:
+    """A loss's slopes by outputs `[M, 2K]`, from those by actions `[M, K]` and by log-densities `[M]`.
 
     `action` is what `sample_squashed` found. Outside their bounds the logarithms of deviations have no slope.
     """
-    rows, width = noise.shape
-    for m in range(rows):
-        for k in range(width):
-            log_std, point = out[m, width + k], action[m, k]
-            by_z = action_slope[m, k] * (np.float32(1) - point * point) + log_prob_slope[m] * 2 * point
-            out[m, k] = by_z
-            if log_std < LOG_STD_LOW or log_std > LOG_STD_HIGH:
-                out[m, width + k] = 0
-            else:
-                out[m, width + k] = by_z * np.exp(log_std) * noise[m, k] - log_prob_slope[m]
+    width = noise.shape[1]
+    for k in range(width):
+        log_std, point = out[m, width + k], action[m, k]
+        by_z = action_slope[m, k] * (np.float32(1) - point * point) + log_prob_slope[m] * 2 * point
+        slopes[m, k] = by_z
+        slopes[m, width + k] = 0
+        if LOG_STD_LOW <= log_std <= LOG_STD_HIGH:
+            slopes[m, width + k] = by_z * math.exp(log_std) * noise[m, k] - log_prob_slope[m]
 
 
 @njit(cache=True, error_model="numpy")
@@ -387,54 +484,9 @@ def decide_squashed(inputs: PolicyInputs, noise: Array) -> tuple[Array, Array]:
         for a in range(0, rows, BLOCK):
             b = min(a + BLOCK, rows)
             out = forward(inputs.flats[s], inputs.sizes, inputs.relu, x[s, a:b], store)
-            sample_squashed(out, noise[s, a:b], action[s, a:b], log_prob[s, a:b])
+            for m in range(b - a):
+                sample_squashed(m, out, noise[s, a:b], action[s, a:b], log_prob[s, a:b])
     return action, log_prob
-
-
-@njit(cache=True, error_model="numpy")
-def categorical_statistics(
-    out: Array, choices: Array, action: Array, legal: Array, masked: bool, probability: Array, entropy: Array
-) -> np.float32:
-    """Turn logits `out [outputs]` of several choices into log-probabilities; returns that of `action [K]`.
-
-    Writes every probability `[outputs]` and each choice's entropy `[K]`.
-    """
-    start = 0
-    log_prob = np.float32(0)
-    for k in range(len(choices)):
-        stop = start + choices[k]
-        log_softmax(out, start, stop, legal, masked)
-        log_prob += out[start + action[k]]
-        entropy[k] = 0
-        for j in range(start, stop):
-            probability[j] = np.exp(out[j])
-            entropy[k] -= probability[j] * out[j]
-        start = stop
-    return log_prob
-
-
-@njit(cache=True, error_model="numpy")
-def categorical_slopes(
-    out: Array,
-    choices: Array,
-    action: Array,
-    probability: Array,
-    entropy: Array,
-    slope: np.float32,
-    entropy_slope: np.float32,
-) -> None:
-    """Replace log-probabilities `out [outputs]` by a loss's slopes with respect to the logits.
-
-    `slope` and `entropy_slope` are the loss's slopes with respect to what `categorical_statistics` found: the action's
-    log-probability and the sum of entropies.
-    """
-    start = 0
-    for k in range(len(choices)):
-        stop = start + choices[k]
-        for j in range(start, stop):
-            out[j] = probability[j] * (-entropy_slope * (out[j] + entropy[k]) - slope)
-        out[start + action[k]] += slope
-        start = stop
 
 
 # Action values ----------------------------------------------------------------------------------------
@@ -504,54 +556,9 @@ def decide_by_value(
 
 
 @njit(cache=True, error_model="numpy")
-def _best(out: Array, start: int, stop: int, legal: Array) -> int:
-    """The highest output of a choice, the first of several; illegal ones count as `IMPOSSIBLE`."""
-    at, top = start, np.float32(-np.inf)
-    for k in range(start, stop):
-        value = out[k] if legal[k] else np.float32(IMPOSSIBLE)
-        if value > top:
-            at, top = k, value
-    return at
-
-
-@njit(cache=True, error_model="numpy")
-def settle(out: Array, legal: Array, choices: Array, clipped: bool, action: Array) -> None:
-    """The encoded greedy action."""
-    if len(choices) == 0:
-        for k in range(len(out)):
-            action[k] = squash(out[k], clipped)
-        return
-    start = 0
-    action[:] = 0
-    for size in choices:
-        action[_best(out, start, start + size, legal)] = 1
-        start += size
-
-
-@njit(cache=True, error_model="numpy")
 def unsquash(slope: np.float32, out: np.float32, point: np.float32, clipped: bool) -> np.float32:
     """An output's gradient from that of its squashed point; outside the bounds only inward gradients pass."""
     if not clipped:
         return slope * (np.float32(1) - point * point)
     outwards = (out > 1 and slope < 0) or (out < -1 and slope > 0)
     return np.float32(0) if outwards else slope
-
-
-@njit(cache=True, error_model="numpy")
-def through_choices(
-    out: Array, gumbel: Array, legal: Array, choices: Array, temperature: float, action: Array, soft: Array
-) -> None:
-    """A drawn choice `action`, and the softmax `soft` that its gradient is taken of."""
-    noisy, start = out + gumbel, 0
-    settle(noisy, legal, choices, False, action)
-    for size in choices:
-        top, total = np.float32(-np.inf), np.float32(0)
-        for k in range(start, start + size):
-            soft[k] = (noisy[k] if legal[k] else np.float32(IMPOSSIBLE)) / np.float32(temperature)
-            top = max(top, soft[k])
-        for k in range(start, start + size):
-            soft[k] = np.exp(soft[k] - top)
-            total += soft[k]
-        for k in range(start, start + size):
-            soft[k] /= total
-        start += size

@@ -61,6 +61,9 @@ class Kernel(Compiled, Generic[P]):
 
     def over(self, count: int, *arguments: P.args, **named: P.kwargs) -> None:
         """Do the work of the items 0 … count − 1, where their arrays are."""
+        if _threads == 1 and not named and type(arguments[0]) is np.ndarray:  # the usual case, without a detour
+            self.loop(0, count, *arguments)
+            return
         if named:
             arguments = inspect.signature(self.py_func).bind(0, *arguments, **named).args[1:]  # type: ignore[assignment]
         part: Any = arguments[0]

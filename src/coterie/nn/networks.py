@@ -21,10 +21,11 @@ from coterie.core.types import Array, State
 from coterie.nn import kernels
 from coterie.nn.image_encoders import choose_image_encoder, make_image_encoder
 from coterie.nn.layers import Dense, Embedding
-from coterie.nn.packing import Layout, PixelRows, Rows, digits, input_range, map_rows
+from coterie.nn.own_networks import OwnNetwork
+from coterie.nn.packing import Layout, PixelRows, Rows, SharedRows, digits, input_range, map_rows
 
 Encoder = Literal["auto", "mlp", "set", "cnn", "nature", "impala"]
-Chosen = Literal["mlp", "set", "cnn", "nature", "impala", "embedding"]
+Chosen = Literal["mlp", "set", "cnn", "nature", "impala", "embedding", "own"]
 
 EMBEDDING = 32  # numbers of an embedded choice; the time of a gradient step grows with their number
 
@@ -103,13 +104,14 @@ class Shape:
 
     hidden: tuple[int, ...]
     activation: str
-    encoder: Encoder | Literal["embedding"]
+    encoder: Encoder | Literal["embedding", "own"]
     channels: tuple[int, ...]
     extra: int  # inputs after the observation that skip the encoder: agent identity, memory, state
     memory: int = 0  # width of the GRU; 0: none
     words: int = 0  # first of the extra inputs, whose projection is added to the observation instead; 0: none
     random_feature_init: float = 0.0  # see `Perceptron.init_random_features`; 0: orthogonal weights, biases of 0
     scaled: bool = False  # inputs are normalised observations
+    network: str | None = None  # package.module:Name of a module that reads observations; None: `encoder`
 
 
 def choose_encoder(encoder: Encoder | Chosen, lay: Layout) -> Chosen:
@@ -149,7 +151,7 @@ class GRUCell(nn.Module):
         return (1 - gate) * candidate + gate * memory
 
 
-class Net(nn.Module):
+class Network(nn.Module):
     """Encoder, hidden layers, memory if there is one, and an output layer.
 
     Rows are `[S, M, size + extra]`: an observation, then what skips the encoder.
@@ -161,11 +163,15 @@ class Net(nn.Module):
         """`encoded`: the width of observations that another network has encoded; None: this one has an encoder."""
         super().__init__()
         generators = [torch.Generator().manual_seed(seed) for seed in seeds]
-        encoder = choose_encoder(shape.encoder, lay)
+        encoder: Chosen = "own" if shape.network else choose_encoder(shape.encoder, lay)
+        self.parameter_sets = len(seeds)
         self.encode: nn.Module | None = None
         self.size, inputs = lay.size, lay.size
         if encoded is not None:
             inputs = encoded
+        elif shape.network:
+            self.encode = OwnNetwork(shape.network, lay, seeds)
+            inputs = self.encode.outputs
         elif encoder in ("cnn", "nature", "impala") and lay.image:
             self.encode = make_image_encoder(encoder, lay.image, shape.channels, generators)
             inputs = self.encode.outputs
@@ -185,8 +191,8 @@ class Net(nn.Module):
                 raise ValueError("random_feature_init needs a perceptron; set random_feature_init=0, or encoder=mlp")
             centre, half = (torch.from_numpy(part) for part in input_range(lay, shape.extra, shape.scaled))
             self.body.init_random_features(shape.random_feature_init, centre, half, generators)
-        self.cell = GRUCell(shape.hidden[-1], shape.memory, generators) if shape.memory else None
-        self.out = Dense(shape.memory or shape.hidden[-1], outputs, gain, generators)
+        self.cell = GRUCell(self.sizes[-2], shape.memory, generators) if shape.memory else None
+        self.out = Dense(shape.memory or self.sizes[-2], outputs, gain, generators)
         self.words = Dense(shape.words, inputs, 1.0, generators) if shape.words else None
         self.reader: nn.Module | None = None  # applied to rows first, where a policy sets it
 
@@ -256,6 +262,34 @@ class Net(nn.Module):
         return self.out(torch.stack(states, dim=2).flatten(1, 2))
 
 
+class ActorCritic(nn.Module):
+    """An actor and a critic that share the actor's encoder: the actor's outputs, then the value."""
+
+    def __init__(self, actor: Network, critic: Network) -> None:
+        super().__init__()
+        self.actor, self.critic = actor, critic
+
+    def unroll(self, x: SharedRows, sequences: Sequences | None) -> Tensor:
+        """As `Network.unroll`."""
+        observed, rest = self.actor.split(x.actor)
+        encoded = self.actor.encode_observed(observed if sequences is None else observed.flatten(1, 2))
+        out = self.actor.unroll(rest, sequences, encoded)
+        value = self.critic(x.critic if sequences is None else x.critic.flatten(1, 2), None, encoded)[0]
+        return torch.cat([out, value], dim=-1)
+
+
+class EncodedCritic(nn.Module):
+    """The critic of the two alone."""
+
+    def __init__(self, actor: Network, critic: Network) -> None:
+        super().__init__()
+        self.actor, self.critic = actor, critic
+
+    def forward(self, x: Rows, memory: Tensor | None = None) -> tuple[Tensor, None]:
+        observed, rest = self.actor.split(x)
+        return self.critic(rest, None, self.actor.encode_observed(observed))[0], None
+
+
 class FlatParams:
     """The trainable parameters of a module, their gradient and Adam moments as matrices `[S, P]`.
 
@@ -266,7 +300,8 @@ class FlatParams:
 
     def __init__(self, net: nn.Module, parameter_sets: int | None = None) -> None:
         self.parameters = [p for p in net.parameters() if p.requires_grad]
-        parameter_sets = self.parameters[0].shape[0] if parameter_sets is None else parameter_sets
+        if parameter_sets is None:
+            parameter_sets = net.parameter_sets if isinstance(net, Network) else self.parameters[0].shape[0]
         total = sum(p.numel() // parameter_sets for p in self.parameters)
         device = self.parameters[0].device
         self.value = torch.empty(parameter_sets, total, device=device)
@@ -282,6 +317,7 @@ class FlatParams:
             else:
                 self.copied.append((parameter, here))
             start = stop
+        self.learned = np.ones(0, bool)  # [P] which parameters learn; empty: all
         self.moments = torch.zeros_like(self.value), torch.zeros_like(self.value)
         self.steps = np.zeros(parameter_sets, np.int64)  # Adam steps that each parameter set has taken
         self._arrays = tuple(t.numpy() for t in (self.value, *self.moments)) if device.type == "cpu" else None
@@ -313,6 +349,8 @@ class FlatParams:
         found = (torch.zeros_like(p) if p.grad is None else p.grad for p in self.parameters)
         rows = [grad.reshape(len(self.grad), -1).to(self.grad.device, torch.float32) for grad in found]
         torch.cat(rows, dim=1, out=self.grad)
+        if len(self.learned):
+            self.grad[:, torch.from_numpy(~self.learned)] = 0
         for parameter, here in self.copied:
             here.copy_(parameter.data)
         for i in range(len(self.grad)) if parameter_sets is None else parameter_sets:
@@ -326,6 +364,10 @@ class FlatParams:
         for parameter, here in self.copied:
             parameter.data.copy_(here)
 
+    def learn_only(self, learned: Array) -> None:
+        """Keep the gradient of all but these parameters `[P]` at 0."""
+        self.learned = learned
+
     def clear_momentum(self) -> None:
         """Forget Adam's first moments; steps and second moments stay, so that the next steps are small."""
         self.moments[0].zero_()
@@ -337,7 +379,11 @@ class FlatParams:
 
     def copy_from(self, other: FlatParams, parameter_sets: Array | slice = slice(None)) -> None:
         """Take over parameters, of all parameter sets or of some."""
-        self.value[parameter_sets] = other.value[parameter_sets]
+        if isinstance(parameter_sets, slice):
+            self.value[parameter_sets] = other.value[parameter_sets]
+            return
+        for i in np.arange(len(self.value))[parameter_sets].tolist():
+            self.value[i] = other.value[i]
 
     def move_towards(self, other: FlatParams, tau: float) -> None:
         """Move by the fraction `tau` of the way (Polyak averaging)."""

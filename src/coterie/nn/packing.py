@@ -78,12 +78,21 @@ class PixelRows(NamedTuple):
     rest: Any  # [S, M, extra] float32: what skips the encoder
 
 
-Rows = Any  # an array or tensor `[S, M, size]`, or `PixelRows`
+class SharedRows(NamedTuple):
+    """Rows of an actor and a critic that share an encoder."""
+
+    actor: Any  # observations, and what skips the encoder: rows or `PixelRows`
+    critic: Any  # what the critic reads besides encoded observations
+
+
+Rows = Any  # an array or tensor `[S, M, size]`, `PixelRows` or `SharedRows`
 
 
 def map_rows(function: Callable[[Any], Any], rows: Rows) -> Rows:
-    """Apply a function to rows, or to both parts of pixel rows."""
-    return PixelRows(*map(function, rows)) if isinstance(rows, PixelRows) else function(rows)
+    """Apply a function to rows, or to every part of pixel rows and shared rows."""
+    if isinstance(rows, PixelRows | SharedRows):
+        return type(rows)(*(map_rows(function, part) for part in rows))
+    return function(rows)
 
 
 def append_columns(rows: Rows, *columns: Array) -> Rows:

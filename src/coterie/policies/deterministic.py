@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -32,7 +32,8 @@ from coterie.core.types import (
 from coterie.core.validation import at_least
 from coterie.nn import kernels, networks
 from coterie.nn.devices import Device
-from coterie.nn.distributions import IMPOSSIBLE, Choices
+from coterie.nn.distributions import Choices
+from coterie.nn.log_probs import IMPOSSIBLE
 from coterie.nn.packing import BoundedBox, TextError, encoded_size, pack
 from coterie.policies.network import NeuralPolicy, check_widths
 
@@ -45,6 +46,7 @@ class DeterministicSettings(Settings):
     activation: Literal["tanh", "relu"] = "relu"  # after every hidden layer
     encoder: networks.Encoder = "auto"  # auto: nature for images above 32 pixels, cnn for smaller, else mlp
     channels: tuple[int, ...] = (16, 32)  # channels of the cnn's 3×3 convolutions
+    network: str | None = None  # package.module:Name of your own module that reads observations, in place of encoder
     squash: Literal["tanh", "clip"] = "tanh"  # how outputs are kept in a box; clip: linear up to its bounds
     identity: bool = True  # give a shared mlp or cnn the agent's one-hot identity; a set network never gets it
     compiled: bool = True  # use compiled kernels where possible (mlp); False: PyTorch throughout
@@ -58,7 +60,7 @@ class DeterministicSettings(Settings):
     }
 
     def __post_init__(self) -> None:
-        check_widths(self.hidden, self.channels)
+        check_widths(self.hidden, self.channels, self.network)
         at_least("random_feature_init", self.random_feature_init, 0)
 
 
@@ -69,7 +71,13 @@ class DeterministicPolicy(NeuralPolicy):
         s, space = settings, group_spec.spaces.action
         self.size = encoded_size(space)
         shape = networks.Shape(
-            s.hidden, s.activation, s.encoder, s.channels, 0, random_feature_init=s.random_feature_init
+            s.hidden,
+            s.activation,
+            s.encoder,
+            s.channels,
+            0,
+            network=s.network,
+            random_feature_init=s.random_feature_init,
         )
         super().__init__(s, group_spec, shape, self.size, 0.01)
         self.clipped = s.squash == "clip"
@@ -125,25 +133,9 @@ class DeterministicPolicy(NeuralPolicy):
 
     def squash(self, out: Tensor) -> Tensor:
         """Squash outputs to [−1, 1]."""
-        clipped: Tensor = Clipped.apply(out) if self.clipped else torch.tanh(out)
-        return clipped
+        return out.clamp(-1, 1) if self.clipped else torch.tanh(out)
 
-    def relax(self, out: Tensor, legal: Tensor, gumbel: Tensor, temperature: float) -> Tensor:
-        """The encoded action, differentiable; choices are drawn by the straight-through Gumbel-softmax.
-
-        The action is the drawn choice, its gradient that of the softmax at the temperature
-        (Jang et al. 2017, eq. 2 and section 2.2).
-        """
-        if self.head is None:
-            return self.squash(out)
-        noisy = (out + gumbel).masked_fill(~legal, IMPOSSIBLE)
-        drawn = []
-        for part in noisy.split(self.head.sizes, dim=-1):
-            soft = torch.softmax(part / temperature, dim=-1)
-            drawn.append(one_hot_argmax(part) + soft - soft.detach())
-        return torch.cat(drawn, dim=-1)
-
-    def target_policy(self, net: networks.Net) -> TargetPolicy:
+    def target_policy(self, net: networks.Network) -> TargetPolicy:
         """The greedy policy with a copy of a network's weights, for critics of other groups."""
         net, normal, agents = copy.deepcopy(net), copy.copy(self.normalizer), np.arange(len(self.group_spec.agents))
 
@@ -163,20 +155,6 @@ class DeterministicPolicy(NeuralPolicy):
     def load(self, state: State) -> None:
         super().load(state)
         self.noise = state["noise"]
-
-
-class Clipped(torch.autograd.Function):
-    """Clips to [−1, 1]; outside the bounds only inward gradients pass (Hausknecht and Stone 2016)."""
-
-    @staticmethod
-    def forward(ctx: Any, out: Tensor) -> Tensor:
-        ctx.save_for_backward(out)
-        return out.clamp(-1, 1)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
-        (out,) = ctx.saved_tensors
-        return grad.masked_fill(((out > 1) & (grad < 0)) | ((out < -1) & (grad > 0)), 0)
 
 
 def one_hot_argmax(part: Tensor) -> Tensor:

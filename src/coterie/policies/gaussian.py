@@ -28,6 +28,7 @@ class GaussianSettings(Settings):
     activation: Literal["tanh", "relu"] = "relu"  # after every hidden layer
     encoder: networks.Encoder = "auto"  # auto: nature for images above 32 pixels, cnn for smaller, else mlp
     channels: tuple[int, ...] = (16, 32)  # of the cnn's 3×3 convolutions
+    network: str | None = None  # package.module:Name of your own module that reads observations, in place of encoder
     identity: bool = True  # input to a shared mlp or cnn which agent it plays; a set network has no such input
     compiled: bool = True  # use kernels.py where it serves (mlp); False: PyTorch throughout
     device: Device = "auto"  # of all networks; auto: cpu where the compiled path serves, else cuda if there is one
@@ -39,7 +40,7 @@ class GaussianSettings(Settings):
     }
 
     def __post_init__(self) -> None:
-        check_widths(self.hidden, self.channels)
+        check_widths(self.hidden, self.channels, self.network)
 
 
 class GaussianPolicy(NeuralPolicy):
@@ -56,7 +57,7 @@ class GaussianPolicy(NeuralPolicy):
         if not (self.box.half > 0).all():
             raise ValueError("policy 'gaussian': the lower bound of every action must lie below its upper bound")
         self.log_half = np.float32(np.log(self.box.half).sum())  # the densities' change of scale
-        shape = networks.Shape(s.hidden, s.activation, s.encoder, s.channels, 0)
+        shape = networks.Shape(s.hidden, s.activation, s.encoder, s.channels, 0, network=s.network)
         super().__init__(s, group_spec, shape, 2 * self.size, 0.01)
 
     def act(self, view: View) -> Decision:
@@ -77,5 +78,5 @@ class GaussianPolicy(NeuralPolicy):
             return self.restore_order(found[0], lead), self.restore_order(found[1], lead)
         out = np.ascontiguousarray(self.forward(packed, view)[0]).reshape(-1, 2 * self.size)
         action, log_prob = np.empty((len(out), self.size), np.float32), np.empty(len(out), np.float32)
-        kernels.sample_squashed(out, noise.reshape(action.shape), action, log_prob)
+        kernels.sample_squashed.over(len(out), out, noise.reshape(action.shape), action, log_prob)
         return action.reshape(noise.shape), log_prob.reshape(lead)

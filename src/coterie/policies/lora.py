@@ -31,7 +31,8 @@ from coterie.lm.ask.loading import LMSettings, LoadedModel, backend_of, shared_b
 from coterie.lm.ask.local import Local, resolve_device
 from coterie.lm.learn import lora
 from coterie.nn import kernels, networks
-from coterie.nn.distributions import Choices
+from coterie.nn.distributions import Choices, Taken
+from coterie.nn.nets import make_net
 from coterie.nn.normalization import Normalizer
 from coterie.nn.packing import layout, pack
 from coterie.policies.language import good_actions
@@ -80,7 +81,7 @@ class WordDistribution:
         self.of_choice = of_choice  # [C, …]
         self.outputs = len(of_choice)
         self.choices = Choices((self.outputs,), single=True)
-        self.flat = torch.from_numpy(of_choice.reshape(self.outputs, -1).astype(np.float64))
+        self.flat = of_choice.reshape(self.outputs, -1).astype(np.float64)
 
     def act(self, out: Array, mask: Array | None, random: np.random.Generator, greedy: bool) -> tuple[Array, Array]:
         if mask is None:
@@ -91,21 +92,17 @@ class WordDistribution:
         worded = legal.any(axis=-1)  # elsewhere the first legal action has probability 1
         return np.where(worded, self.of_choice[chosen], mask.argmax(axis=-1)), np.where(worded, log_prob, np.float32(0))
 
-    def evaluate_actions(
-        self, out: torch.Tensor, action: torch.Tensor, mask: torch.Tensor | None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        number = self.number(action, out.ndim - 1)
-        if mask is None:
-            return self.choices.evaluate_actions(out, number, None)
-        legal = mask[..., torch.from_numpy(self.of_choice)]
-        worded = legal.any(dim=-1)
-        log_prob, entropy = self.choices.evaluate_actions(out, number, legal)
-        return torch.where(worded, log_prob, 0.0), torch.where(worded, entropy, 0.0)
+    def taken(self, action: Array, mask: Array | None) -> Taken:
+        """The actions' words. Where no legal action has a word there is no choice."""
+        rows = action.reshape(action.size // max(self.flat.shape[1], 1), -1).astype(np.float64)
+        number = np.abs(rows[:, None] - self.flat).sum(axis=-1).argmin(axis=-1)
+        return self.choices.taken(number, None if mask is None else mask[..., self.of_choice])
 
-    def number(self, action: torch.Tensor, lead: int) -> torch.Tensor:
-        """Return the index of the word for each action; actions have `lead` leading axes."""
-        rows = action.reshape(*action.shape[:lead], -1).double()
-        return (rows.unsqueeze(-2) - self.flat).abs().sum(-1).argmin(-1)
+    def forward(self, out: Array, taken: Taken, rows: Array) -> tuple[Array, Array]:
+        return self.choices.forward(out, taken, rows)
+
+    def backward(self, by_log_prob: Array, by_entropy: Array) -> Array:
+        return self.choices.backward(by_log_prob, by_entropy)
 
 
 class AdaptedModel(torch.nn.Module):
@@ -199,6 +196,7 @@ class LoraPolicy(Policy):
         template = prompts.read(settings.template, settings.examples, self.codec.prompt, words)
         self.net = AdaptedModel(settings, template, words, self.seeds("adapters")[0])
         self.flat = networks.FlatParams(self.net, 1)
+        self.trainable = make_net(self.net, flat=self.flat)
         self.loads = 0
         self.known: dict[str, Array] = {}  # text -> logits [C] of the current adapters
         self.asked_by: tuple[Any, ...] = ()  # updates, loads and generator that `known` belongs to

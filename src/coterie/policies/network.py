@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
-import torch
 
 from coterie.core import seeding
 from coterie.core.group import GroupSpec, Policy
@@ -24,8 +23,9 @@ from coterie.nn import kernels, networks
 from coterie.nn.advice import behaviour_logits, log_softmax
 from coterie.nn.devices import Device, resolve_device
 from coterie.nn.distributions import Choices, head
+from coterie.nn.nets import make_net
 from coterie.nn.normalization import Normalizer
-from coterie.nn.packing import PixelRows, Rows, append_columns, append_features, layout, map_rows, pack
+from coterie.nn.packing import PixelRows, Rows, append_columns, append_features, layout, pack
 from coterie.policies.text_encoder import TextEncoder, TextSettings, TrainableEncoder
 
 OWN_LOG_PROB = "own_log_prob"  # in a decision's trace: of the action, before advice was mixed in
@@ -76,15 +76,19 @@ class NeuralPolicy(Policy):
             rows = append_features(None if join == "alone" else rows, self.reader.width)
             self.skip_size = self.reader.width if join == "add" or (join == "concat" and image) else 0
             self.layout = self.layout if self.skip_size else rows
-        encoder = networks.choose_encoder(shape.encoder, self.layout)
+        encoder: networks.Chosen = "own" if shape.network else networks.choose_encoder(shape.encoder, self.layout)
+        if shape.network and shape.encoder != "auto":
+            raise ValueError(f"encoder={shape.encoder} and network={shape.network} both read observations; set one")
         plain = self.keeps_bytes and self.reader is None and not shape.extra
-        self.numbers = plain and shape.encoder == "auto" and self.layout.choices > 0  # packed rows are numbers
+        self.numbers = (
+            plain and shape.encoder == "auto" and not shape.network and self.layout.choices > 0
+        )  # packed rows are numbers
         encoder = "embedding" if self.numbers else encoder
         identity = identity and encoder != "set" and group_spec.parameters == "shared" and len(group_spec.agents) > 1
         self.identities = len(group_spec.agents) if identity else 0  # one-hot inputs: which agent it plays
         extra, words = self.skip_size + self.identities + shape.extra, self.skip_size if join == "add" else 0
         self.shape = replace(shape, encoder=encoder, extra=extra, words=words, scaled=normalize)
-        self.net = networks.Net(self.shape, self.layout, outputs, gain, self.seeds("actor"))
+        self.net = networks.Network(self.shape, self.layout, outputs, gain, self.seeds("actor"))
         self.bytes = plain and self.layout.bytes and encoder != "mlp"  # packed rows are bytes
         weight = None if self.reader is None else self.reader.weigh(rows.size)
         normalize = normalize and not image and not self.numbers
@@ -96,6 +100,7 @@ class NeuralPolicy(Policy):
         if self.reader is not None and trained:
             self.net.reader = TrainableEncoder(self.reader, rows.size, self.identities, self.normalizer)
         self.flat = networks.FlatParams(self.net, group_spec.parameter_sets)
+        self.trainable = make_net(self.net, self.spec is not None, self.flat)  # the network as learners see it
 
     def seeds(self, purpose: str) -> list[int]:
         """One seed for the first weights of each parameter set."""
@@ -209,11 +214,7 @@ class NeuralPolicy(Policy):
 
     def run_net(self, x: Rows, memory: Array | None) -> tuple[Array, Array | None]:
         """Outputs `[S, M, …]` of the network for inputs `[S, M, …]`, and its memory afterwards."""
-        with torch.no_grad():
-            rows = map_rows(lambda part: torch.as_tensor(part, device=self.device), x)
-            held = None if memory is None else torch.as_tensor(memory, device=self.device)
-            out, new = self.net(rows, held)
-        return out.cpu().numpy(), None if new is None else new.cpu().numpy()
+        return self.trainable.predict(x, memory)
 
     def policy_inputs(self, spec: kernels.Spec, packed: Array, agents: Array) -> kernels.PolicyInputs:
         """Inputs of the compiled path for a decision, from packed observations `[N, A, size]`."""
@@ -282,10 +283,11 @@ class NetworkSettings(Settings):
     encoder: networks.Encoder = "auto"  # auto: nature for images above 32 pixels, cnn for smaller, else mlp
     channels: tuple[int, ...] = (16, 32)  # of the cnn's 3×3 convolutions
     memory: int = 0  # width of a GRU after the hidden layers; 0: no memory
+    network: str | None = None  # package.module:Name of your own module that reads observations, in place of encoder
     identity: bool = True  # input to a shared mlp or cnn which agent it plays; a set network has no such input
     # distribution of continuous actions; discrete ones refuse gaussian
     continuous: Literal["beta", "gaussian"] = "beta"
-    compiled: bool = True  # use kernels.py where it serves (mlp, discrete choices); False: PyTorch throughout
+    compiled: bool = True  # use kernels.py where it serves (mlp); False: PyTorch throughout
     device: Device = "auto"  # of actor and critic; auto: cpu where the compiled path serves, else cuda if there is one
     normalize_observations: bool = True  # by running mean and deviation; images are left as they are
     text: TextSettings | None = None  # text features in addition to the observation; None: none
@@ -296,13 +298,13 @@ class NetworkSettings(Settings):
     }
 
     def __post_init__(self) -> None:
-        check_widths(self.hidden, self.channels)
+        check_widths(self.hidden, self.channels, self.network)
         at_least("memory", self.memory, 0)
 
 
-def check_widths(hidden: tuple[int, ...], channels: tuple[int, ...]) -> None:
-    """Refuse a network without hidden layers, or with empty ones."""
-    if not hidden:
+def check_widths(hidden: tuple[int, ...], channels: tuple[int, ...], network: str | None = None) -> None:
+    """Refuse a network without hidden layers, unless it is the user's own, or with empty ones."""
+    if not hidden and network is None:
         raise ValueError("hidden must name at least one layer, got none")
     for width in (*hidden, *channels):
         positive("a layer's width", width)
@@ -324,9 +326,10 @@ class NetworkPolicy(NeuralPolicy):
         self.head = head(space, s.continuous)
         self.reader = None if s.text is None else TextEncoder(s.text, group_spec)
         self.hint_size = 0 if group_spec.advice is None else group_spec.advice.hint_size  # inputs that hold a hint
-        shape = networks.Shape(s.hidden, s.activation, s.encoder, s.channels, self.hint_size, s.memory)
-        own = s if isinstance(self.head, Choices) else replace(s, compiled=False)
-        super().__init__(own, group_spec, shape, self.head.outputs, 0.01)
+        shape = networks.Shape(
+            s.hidden, s.activation, s.encoder, s.channels, self.hint_size, s.memory, network=s.network
+        )
+        super().__init__(s, group_spec, shape, self.head.outputs, 0.01)
         self.choices = np.array(self.head.sizes) if isinstance(self.head, Choices) else np.zeros(0, np.int64)
 
     def state(self) -> State:
@@ -340,7 +343,9 @@ class NetworkPolicy(NeuralPolicy):
         lead, advice_use = view.acting.shape, self.group_spec.advice
         packed = self.packed_view(view)
         biased = advice_use is not None and view.advice is not None and advice_use.changes_actions
-        if self.spec is not None and self.in_group_order(view) and not self.hint_size and not biased:
+        drawn = self.spec is not None and isinstance(self.head, Choices)  # by one compiled call
+        if drawn and self.in_group_order(view) and not self.hint_size and not biased:
+            assert self.spec is not None
             action, log_prob = self.sample_choices(self.spec, self.choices, packed, view)
             return Decision(action.reshape(*lead, *action_shape(self.group_spec.spaces.action)), log_prob)
         out, memory = self.forward(packed, view)

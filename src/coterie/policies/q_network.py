@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -16,7 +17,7 @@ from coterie.core.types import Array, Decision, Discrete, State, Text, View
 from coterie.nn import kernels, networks
 from coterie.nn.advice import LEAST
 from coterie.nn.devices import Device
-from coterie.nn.distributions import IMPOSSIBLE
+from coterie.nn.log_probs import IMPOSSIBLE
 from coterie.nn.packing import TextError
 from coterie.policies.network import NeuralPolicy, check_widths
 from coterie.policies.text_encoder import TextEncoder, TextSettings
@@ -30,6 +31,7 @@ class QNetworkSettings(Settings):
     activation: Literal["tanh", "relu"] = "relu"  # after every hidden layer
     encoder: networks.Encoder = "auto"  # auto: nature for images above 32 pixels, cnn for smaller, else mlp
     channels: tuple[int, ...] = (16, 32)  # of the cnn's 3×3 convolutions
+    network: str | None = None  # package.module:Name of your own module that reads observations, in place of encoder
     identity: bool = True  # input to a shared mlp or cnn which agent it plays; a set network has no such input
     dueling: bool = True  # the last hidden layer is divided into a stream for the state and one for the actions
     compiled: bool = True  # use kernels.py where it serves (mlp); False: PyTorch throughout
@@ -44,12 +46,12 @@ class QNetworkSettings(Settings):
     }
 
     def __post_init__(self) -> None:
-        check_widths(self.hidden, self.channels)
+        check_widths(self.hidden, self.channels, self.network)
         if self.text is not None and self.text.trainable:
             raise ValueError(
                 "text.trainable needs learner 'ppo' with policy 'network': a replay keeps vectors, not texts"
             )
-        if self.dueling and self.hidden[-1] < 2:
+        if self.dueling and self.hidden and self.hidden[-1] < 2:
             raise ValueError(
                 f"dueling=true halves the last hidden layer: hidden must end with at least 2, got {self.hidden[-1]}"
             )
@@ -71,11 +73,12 @@ class QNetworkPolicy(NeuralPolicy):
             )
         self.actions, self.first = space.n, int(s.dueling)  # action j's output stands at first + j
         self.reader = None if s.text is None else TextEncoder(s.text, group_spec)
-        shape = networks.Shape(s.hidden, s.activation, s.encoder, s.channels, 0)
+        shape = networks.Shape(s.hidden, s.activation, s.encoder, s.channels, 0, network=s.network)
         super().__init__(s, group_spec, shape, self.first + self.actions, 0.5)
         self.epsilon = 1.0  # probability of any legal action; the learner's schedule sets it
         if s.dueling:
             keep_streams_apart(self.net)
+            self.flat.learn_only(stream_weights(self.net))
 
     def act(self, view: View) -> Decision:
         epsilon = 0.0 if view.greedy else self.epsilon
@@ -119,6 +122,17 @@ class QNetworkPolicy(NeuralPolicy):
         advantage = out[..., 1:]
         return out[..., :1] + advantage - advantage.mean(dim=-1, keepdim=True)
 
+    def action_values(self, out: Array) -> Array:
+        """`values` of arrays."""
+        return self.values(torch.from_numpy(out)).numpy()
+
+    def output_slopes(self, slopes: Array) -> Array:
+        """A loss's slopes by outputs, from those by action values `[…, actions]`."""
+        if not self.first:
+            return slopes
+        advantage = slopes - slopes.mean(axis=-1, keepdims=True)
+        return np.concatenate([slopes.sum(axis=-1, keepdims=True), advantage], axis=-1)
+
     def state(self) -> State:
         return super().state() | {"epsilon": self.epsilon}
 
@@ -127,16 +141,44 @@ class QNetworkPolicy(NeuralPolicy):
         self.epsilon = state["epsilon"]
 
 
-def keep_streams_apart(net: networks.Net) -> None:
+def keep_streams_apart(net: networks.Network) -> None:
     """Connect the state value to one half of the last hidden layer, the advantages to the other.
 
-    The output layer's weights across the halves are zero and their gradient is kept at zero, so that the
-    halves are the hidden layers of the two streams of Wang et al. 2016, figure 1.
+    The output layer's weights across the halves are zero, so that the halves are the hidden layers of the two streams
+    of Wang et al. 2016, figure 1. Their gradient is kept at zero, too: `stream_weights`.
     """
     weight = net.out.weight
-    mask = torch.zeros_like(weight)
-    half = weight.shape[1] // 2
+    mask, half = torch.zeros_like(weight), weight.shape[1] // 2
     mask[:, :half, :1] = 1
     mask[:, half:, 1:] = 1
     weight.data.mul_(mask)
-    weight.register_hook(lambda grad: grad * mask)
+
+
+def stream_weights(net: networks.Network) -> Array:
+    """Mask `[P]` of the parameters of a dueling network that learn: all but the output weights across its streams."""
+    weight = np.ones(net.out.weight.shape[1:], bool)
+    weight[: len(weight) // 2, 1:] = weight[len(weight) // 2 :, 0] = False
+    return _mask(net, {net.out.weight: weight}, True)
+
+
+def state_stream(net: networks.Network) -> Array:
+    """Mask `[P]` of the parameters of a dueling network that affect the state's value alone."""
+    chosen, last = dict[torch.nn.Parameter, Array](), net.body.layers[-1]
+    assert isinstance(last, networks.Dense)
+    for parameter in (net.out.weight, net.out.bias):
+        chosen[parameter] = np.zeros(parameter.shape[1:], bool)
+        chosen[parameter][..., 0] = True
+    for parameter in (last.weight, last.bias):
+        chosen[parameter] = np.zeros(parameter.shape[1:], bool)
+        chosen[parameter][..., : parameter.shape[-1] // 2] = True
+    return _mask(net, chosen, False)
+
+
+def _mask(net: networks.Network, chosen: Mapping[torch.nn.Parameter, Array], others: bool) -> Array:
+    """Masks of parameters laid end to end as in `FlatParams`; `others` is that of all that are not named."""
+    parts = [
+        chosen[p].reshape(-1) if p in chosen else np.full(p.numel() // net.parameter_sets, others)
+        for p in net.parameters()
+        if p.requires_grad
+    ]
+    return np.concatenate(parts)

@@ -6,6 +6,7 @@ outputs and, for recurrent policies, the memory. `export` plays the world and re
 
 from __future__ import annotations
 
+import copy
 import io
 import logging
 import warnings
@@ -26,7 +27,9 @@ from coterie.core.lookup import Trust, suggest
 from coterie.core.sampling import random_actions
 from coterie.core.trees import map_tree
 from coterie.core.types import Array, Box, CoterieError, Discrete, MultiDiscrete, Tree, View
-from coterie.nn.distributions import EDGE, IMPOSSIBLE, Beta
+from coterie.nn.distributions import EDGE, Beta
+from coterie.nn.log_probs import IMPOSSIBLE
+from coterie.nn.own_networks import OwnNetwork
 from coterie.nn.packing import Layout, digits
 from coterie.policies.deterministic import DeterministicPolicy
 from coterie.policies.gaussian import GaussianPolicy
@@ -54,6 +57,9 @@ class PolicyGraph(nn.Module):
         super().__init__()
         normalizer, spec = policy.normalizer, policy.group_spec
         self.net, self.layout, self.shared = policy.net, policy.layout, spec.parameter_sets == 1
+        if isinstance(self.net.encode, OwnNetwork):
+            self.net = copy.deepcopy(self.net)
+            self.net.encode.split()  # type: ignore[operator,union-attr]  # an OwnNetwork
         self.agents, self.memory_size = len(spec.agents), policy.memory_size
         self.decode: Callable[[Tensor, Tensor | None], Tensor] = decoder(policy)
         self.choices = spec.spaces.action.n if isinstance(spec.spaces.action, Discrete) else 0

@@ -77,6 +77,17 @@ def leaves(tree: Any, path: str = "") -> dict[str, Array]:
     return {path: np.array(tree)} if isinstance(tree, np.ndarray | float | int) else {}
 
 
+def expect_same_start(title: str, first: Any, second: Any) -> None:
+    """Raise `ContractError` unless two parts that were built alike begin with the same numbers."""
+    before, after = leaves(first), leaves(second)
+    apart = [key for key in before if key not in after or not np.array_equal(before[key], after[key], equal_nan=True)]
+    if apart:
+        raise ContractError(
+            f"{title}: first weights ({apart[0]}) do not follow from the seed, so that a run cannot be repeated; draw "
+            "them from `group_spec.seed`, those of a network of one's own from PyTorch's global generator"
+        )
+
+
 def expect_equal(title: str, expected: Any, got: Any) -> None:
     """Raise `ContractError` unless two nested structures are equal bit for bit."""
     left, right = leaves(expected), leaves(got)

@@ -13,7 +13,14 @@ from coterie.core.decisions import Decisions, Joint
 from coterie.core.group import GroupSpec, Learner
 from coterie.core.trees import map_tree
 from coterie.core.types import Array, State
-from coterie.testing.comparison import expect, expect_equal, expect_inherits, leaves, through_checkpoint
+from coterie.testing.comparison import (
+    expect,
+    expect_equal,
+    expect_inherits,
+    expect_same_start,
+    leaves,
+    through_checkpoint,
+)
 from coterie.testing.sampling import random_decisions
 
 
@@ -27,6 +34,7 @@ def check_learner(
     """
     learner, bystander, again = (make_learner(group_spec) for _ in range(3))
     expect_inherits(learner, Learner)
+    expect_same_start("a learner that is built twice", _full_state(learner), _full_state(bystander))
     decisions = random_decisions(group_spec, learner.policy, masked, 0)
     other = random_decisions(group_spec, learner.policy, masked, 1)
     first, decisions_before = _full_state(learner), leaves(decisions)

@@ -19,6 +19,7 @@ from coterie.testing.comparison import (
     expect,
     expect_equal,
     expect_inherits,
+    expect_same_start,
     leaves,
     text_valid,
     through_checkpoint,
@@ -42,6 +43,7 @@ def check_policy(
     """
     policy = make_policy(group_spec)
     expect_inherits(policy, Policy)
+    expect_same_start("a policy that is built twice", policy.state(), make_policy(group_spec).state())
     view = random_view(group_spec, seeding.generator(0, "check_policy"), masked, policy.memory_size, world)
     view_before, state_before = leaves(view), leaves(policy.state())
     for greedy in (False, True):

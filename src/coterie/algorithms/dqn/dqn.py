@@ -1,10 +1,10 @@
 """Deep Q-learning (Mnih et al. 2015) for groups of agents, with its classic improvements, each a setting.
 
 Read `DQN.learn` from top to bottom: experience becomes n-step transitions in a replay buffer (`transitions.py`,
-`replay.py`), then a number of gradient steps is due, each on a batch drawn from it. `step` is the algorithm: targets
-from a slowly moving target network, and one gradient step towards them (`losses.py`). The agents of a group learn
-independently (IQL), sharing one network or with one each; with a mixer they learn one value of the team (VDN, QMIX;
-`mixing.py`). Perceptrons without a mixer are trained by `kernels.py`, everything else by autograd.
+`replay.py`), then a number of gradient steps is due, each on a batch drawn from it (`batches.py`). `step` is the
+algorithm: values of next states from a slowly moving target network, and one gradient step towards them (`losses.py`).
+The agents of a group learn independently (IQL), sharing one network or with one each; with a mixer they learn one value
+of the team (VDN, QMIX; `mixing.py`). Networks and their gradients are in `nn/nets.py`.
 """
 
 from __future__ import annotations
@@ -14,21 +14,20 @@ from typing import ClassVar, Literal
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from coterie.algorithms.divergence import demand_finite
-from coterie.algorithms.dqn import kernels, mixing
-from coterie.algorithms.dqn.losses import margin_losses, td_losses
+from coterie.algorithms.dqn import losses, mixing
+from coterie.algorithms.dqn.batches import Batch
+from coterie.algorithms.dqn.losses import NAMES
 from coterie.algorithms.dqn.transitions import (
     PendingSteps,
-    Transitions,
     agent_trajectories,
     complete_transitions,
     empty_transitions,
     no_pending,
     team_trajectories,
 )
-from coterie.algorithms.replay import Drawn, Replay, ReplaySettings
+from coterie.algorithms.replay import Replay, ReplaySettings
 from coterie.core.decisions import Decisions, Joint, StateRows
 from coterie.core.group import GroupSpec, Learner, Panel, Preference, preferred_rewards
 from coterie.core.search_space import Choice, Real, Space, Whole
@@ -36,12 +35,12 @@ from coterie.core.settings import Settings
 from coterie.core.types import Array, Metrics, State
 from coterie.core.validation import at_least, positive, within
 from coterie.nn import networks
+from coterie.nn.nets import Net, make_net
 from coterie.nn.normalization import Normalizer
-from coterie.nn.packing import PixelRows, Rows, map_rows, table_state
-from coterie.policies.q_network import QNetworkPolicy
+from coterie.nn.packing import table_state
+from coterie.policies.q_network import QNetworkPolicy, state_stream
 
 MEASURED = 4096  # states whose values are measured before they are scaled
-NAMES = ("loss", "q_mean", "td_error", "margin_loss")
 
 
 @dataclass(frozen=True)
@@ -195,6 +194,8 @@ class DQN(Learner):
         if self.team and not group_spec.simultaneous:
             raise ValueError(f"mixer={settings.mixer} needs a world in which all agents act at once")
         hand_over = settings.hand_over
+        if hand_over is not None and hand_over.warm_up and not policy.shape.hidden:
+            raise ValueError(f"hand_over.warm_up={hand_over.warm_up} needs a hidden layer; set policy.hidden=[64]")
         if hand_over is not None and hand_over.warm_up and not policy.first:
             raise ValueError(
                 f"hand_over.warm_up={hand_over.warm_up} needs policy.dueling=true: other networks have no value of the "
@@ -203,17 +204,14 @@ class DQN(Learner):
         self.exploration = settings.epsilon if hand_over is None else hand_over.exploration(settings.epsilon)
         policy.epsilon = self.exploration.at(0.0)
         outputs = policy.first + policy.actions
-        self.target = networks.Net(policy.shape, policy.layout, outputs, 0.5, policy.seeds("target")).to(policy.device)
-        self.target_flat = networks.FlatParams(self.target)
-        self.target_flat.copy_from(policy.flat)
-        self.mixer, self.target_mixer = (self.make_mixer() for _ in range(2))
-        self.mixer_flat, self.target_mixer_flat = (
-            networks.FlatParams(mixer) if settings.mixer == "qmix" else None
-            for mixer in (self.mixer, self.target_mixer)
-        )
+        self.net: Net = policy.trainable
+        self.target_network = networks.Network(policy.shape, policy.layout, outputs, 0.5, policy.seeds("target"))
+        self.target = make_net(self.target_network.to(policy.device), policy.spec is not None)
+        self.target.copy_from(self.net)
+        self.mixer, self.target_mixer = (self.make_mixer() for _ in range(2))  # None: members' values are added
         self.state_size = group_spec.state_size if settings.mixer == "qmix" else 0
         self.state_normalizer = Normalizer(np.arange(self.state_size), self.state_size, 1, True)
-        members = len(group_spec.agents) if self.team else 1
+        self.members = members = len(group_spec.agents) if self.team else 1
         size, dtype = policy.row_type
         like = empty_transitions(0, members, size, policy.actions, self.state_size, dtype)
         self.replays = [Replay(settings.replay, like) for _ in range(1 if self.team else group_spec.parameter_sets)]
@@ -225,32 +223,28 @@ class DQN(Learner):
         self.advice = 0.0  # weight of the margin loss in this iteration
         self.margin = 0.0 if group_spec.advice is None else group_spec.advice.use.margin
 
-    def make_mixer(self) -> torch.nn.Module:
-        """The mixer with its first weights."""
+    def make_mixer(self) -> Net | None:
+        """QMIX with its first weights."""
         s, group_spec = self.settings, self.group_spec
+        if s.mixer != "qmix":
+            return None
         seed = self.policy.seeds("mixer")[0]
-        mixer = mixing.mixer(s.mixer, len(group_spec.agents), group_spec.state_size, s.mixing_width, seed)
-        return mixer.to(self.policy.device)
+        mixer = mixing.QMIX(len(group_spec.agents), group_spec.state_size, s.mixing_width, seed)
+        return make_net(mixer.to(self.policy.device))
 
     @property
-    def compiled(self) -> bool:
-        """Whether the compiled path serves this policy."""
-        return self.policy.spec is not None and not self.team
+    def trained(self) -> list[Net]:
+        """The networks that learn: that of values, and the mixer if it has weights."""
+        return [self.net] if self.mixer is None else [self.net, self.mixer]
 
-    @property
-    def trained(self) -> list[networks.FlatParams]:
-        """The parameters that learn: the network's, and the mixer's if it has any."""
-        return [self.policy.flat] if self.mixer_flat is None else [self.policy.flat, self.mixer_flat]
-
-    def rates(self, rate: float) -> list[float]:
-        """The learning rates of `trained`, where the network's is `rate`: both follow one schedule."""
+    def mixer_rate(self, rate: float) -> float:
+        """The learning rate of the mixer, where the network's is `rate`: both follow one schedule."""
         s = self.settings
-        mixer = rate if s.mixer_learning_rate is None else rate * (s.mixer_learning_rate / s.learning_rate)
-        return [rate, mixer][: len(self.trained)]
+        return rate if s.mixer_learning_rate is None else rate * (s.mixer_learning_rate / s.learning_rate)
 
     def policy_started(self) -> None:
         """Let the target network begin with the weights that the policy has taken over."""
-        self.target_flat.copy_from(self.policy.flat)
+        self.target.copy_from(self.net)
 
     def learn(self, own: Decisions, joint: Joint, random: np.random.Generator) -> Metrics:
         s, warming = self.settings, self.warming
@@ -264,15 +258,14 @@ class DQN(Learner):
             rate = s.learning_rate * (max(1 - joint.progress, 0.0) if s.learning_rate_schedule == "linear" else 1.0)
             if steps:
                 uniform = random.random((len(self.replays), steps, s.batch_size))
-                run = self.compiled_steps if self.compiled else self.autograd_steps
                 self.prepare(joint)
-                sums = run(uniform, rate, importance)
+                sums = self.improve(uniform, rate, importance)
                 found = dict(zip(NAMES, (sums / steps).tolist(), strict=True))
                 metrics |= {name: value for name, value in found.items() if self.advice or name != "margin_loss"}
             metrics |= {"updates": float(steps), "learning_rate": rate}
         self.update_statistics(own, joint, warming)
         means = [self.policy.normalizer.mean, self.state_normalizer.mean]
-        demand_finite(self.group_spec.group, metrics, means, [flat.array for flat in self.trained])
+        demand_finite(self.group_spec.group, metrics, means, [net.flat.array for net in self.trained])
         self.policy.epsilon = self.exploration.at(joint.ahead)
         return metrics | {"epsilon": self.policy.epsilon}
 
@@ -306,23 +299,26 @@ class DQN(Learner):
         policy, sets = self.policy, self.group_spec.parameter_sets
         factor = torch.ones(sets, device=policy.device)
         for number in np.flatnonzero(begin) if policy.actions > 1 else ():
-            replay = self.replays[number]
-            rows = Transitions(*(column[: min(replay.size, MEASURED)] for column in replay.rows))
-            batch = Transitions(*(np.repeat(column[None], len(self.replays), axis=0) for column in rows))
-            follows = batch.next_active & (batch.discount > 0)[..., None]
-            with torch.no_grad():
-                values = policy.values(policy.net(self.inputs(batch.next_obs, batch.agent))[0])
-            best = values.masked_fill(~self.ordered(batch.next_mask), -torch.inf).topk(2, dim=-1).values
-            gaps, chosen = best[..., 0] - best[..., 1], self.ordered(follows[..., None])[..., 0]
-            for i in range(sets) if self.team or sets == 1 else (number,):
-                known = gaps[i][chosen[i] & gaps[i].isfinite()]
-                if len(known) and known.quantile(0.5) > 0:
-                    factor[i] = gap / known.quantile(0.5)
+            batch = Batch(policy, self.replays, min(self.replays[number].size, MEASURED), self.members)
+            batch.index[:] = np.tile(np.arange(batch.size), len(self.replays))
+            batch.fill()
+            out, part = self.net.predict(batch.next_x)[0], batch.parts[number]
+            values = policy.action_values(out.reshape(-1, out.shape[-1])[batch.places[part]])  # [B, M, K]
+            best = np.sort(np.where(batch.next_mask[part], values, -np.inf), axis=-1)
+            gaps = best[..., -1] - best[..., -2]
+            known = batch.next_active[part] & (batch.discount[part] > 0)[:, None] & np.isfinite(gaps)
+            if self.team and sets > 1:
+                chosen = [(i, gaps[:, i][known[:, i]]) for i in range(sets)]
+            else:
+                chosen = [(int(number) if sets > 1 else 0, gaps[known])]
+            for i, found in chosen:
+                if len(found) and np.median(found) > 0:
+                    factor[i] = gap / float(np.median(found))
         with torch.no_grad():
-            out = policy.net.out
-            out.weight[..., policy.first :] *= factor[:, None, None]
-            out.bias[..., policy.first :] *= factor.view(-1, *(1,) * (out.bias.dim() - 1))
-        self.target_flat.copy_from(policy.flat, np.repeat(begin, sets // len(begin)))
+            last = policy.net.out
+            last.weight[..., policy.first :] *= factor[:, None, None]
+            last.bias[..., policy.first :] *= factor.view(-1, *(1,) * (last.bias.dim() - 1))
+        self.target.copy_from(self.net, np.repeat(begin, sets // len(begin)))
 
     # Experience ---------------------------------------------------------------------------------------
 
@@ -363,114 +359,71 @@ class DQN(Learner):
 
     # Gradient steps -----------------------------------------------------------------------------------
 
-    def compiled_steps(self, uniform: Array, rate: float, importance: float) -> Array:
-        """All steps by `kernels.py`; returns sums of `NAMES`, averaged over parameter sets."""
-        s, policy, flat = self.settings, self.policy, self.policy.flat
-        assert policy.spec is not None
-        hyperparams = kernels.Hyperparams(
-            rate,
-            s.max_grad_norm,
-            np.inf if s.huber is None else s.huber,
-            s.double,
-            bool(policy.first),
-            s.target.tau if s.target.update == "soft" else 0.0,
-            s.target.interval,
-            s.replay.priority,
-            importance,
-            self.margin,
-            self.advice,
-        )
-        sums, normalizer = np.zeros(len(NAMES)), policy.normalizer
-        ready = [(i, replay) for i, replay in enumerate(self.replays) if replay.ready]
-        for i, replay in ready:
-            found, top = kernels.dqn_steps(
-                replay.rows,
-                replay.nodes,
-                replay.size,
-                uniform[i],
-                kernels.Normalization(normalizer.shift[i], normalizer.scale[i], normalizer.limit, policy.identities),
-                policy.spec,
-                flat.optimized(i),
-                self.target_flat.array[i],
-                hyperparams,
-                int(flat.steps[i]),
-                self.learns[i],
-            )
-            flat.steps[i] += uniform.shape[1]
-            replay.top = max(replay.top, top)
-            sums += found
-        return sums / len(ready)
-
-    def autograd_steps(self, uniform: Array, rate: float, importance: float) -> Array:
-        """The same through PyTorch."""
-        sums, nothing = np.zeros(len(NAMES)), Drawn(*(np.zeros(uniform.shape[2], t) for t in (np.int64, np.float32)))
-        ready = np.flatnonzero([replay.ready for replay in self.replays])
-        for step in range(uniform.shape[1]):
-            drawn = [r.sample(u[step], importance) if r.ready else nothing for u, r in zip(uniform, self.replays)]
-            rows = [Transitions(*(a[d.rows] for a in r.rows)) for r, d in zip(self.replays, drawn, strict=True)]
-            batch = Transitions(*(np.stack(columns) for columns in zip(*rows, strict=True)))
-            found, error = self.step(batch, np.stack([d.weight for d in drawn]), rate)
-            sums += found[ready].mean(axis=0)
-            if not np.isfinite(error[ready]).all():
-                break  # `learn` raises `Diverged`; NaN cannot be a priority
-            for replay, d, each in zip(self.replays, drawn, error, strict=True):
+    def improve(self, uniform: Array, rate: float, importance: float) -> Array:
+        """A gradient step for every `uniform [replays, steps, B]`; returns sums of `NAMES` over the steps."""
+        replays, steps, size = uniform.shape
+        batch = Batch(self.policy, self.replays, size, self.members)
+        terms = np.zeros((steps, replays * size, len(NAMES)))
+        for step in range(steps):
+            batch.draw(uniform[:, step], importance)
+            self.step(batch, rate, terms[step])
+            for replay, part in zip(self.replays, batch.parts, strict=True):
                 if replay.ready:
-                    replay.prioritise(d.rows, np.abs(each).astype(np.float64))
+                    replay.learned(batch.index[part], batch.error[part])
             self.move_target()
-        return sums
+        ready, sums = np.repeat([replay.ready for replay in self.replays], size), np.zeros(len(NAMES))
+        losses.add_up.over(len(NAMES), terms[:, ready].reshape(-1, len(NAMES)), sums)
+        return sums * size / ready.sum()
 
-    def step(self, batch: Transitions, weight: Array, rate: float) -> tuple[Array, Array]:
-        """One gradient step on rows `[S, B, …]`; returns `NAMES` `[S, 4]` and errors `[S, B]`."""
-        s, policy = self.settings, self.policy
-        with torch.no_grad():
-            target = self.targets(batch).cpu()
-        values = policy.values(policy.net(self.inputs(batch.observation, batch.agent))[0])
-        chosen = values.gather(-1, self.ordered(batch.action[..., None]))[..., 0]
-        value = self.mix(self.mixer, self.by_member(chosen) * self.tensor(batch.active), batch.state)
-        detached = value.detach().cpu()
-        delta = np.inf if s.huber is None else s.huber
-        *found, slope = td_losses(detached.numpy(), target.numpy(), weight, delta)
-        error, each = map(torch.from_numpy, found)
-        ready = None if self.team else np.flatnonzero([replay.ready for replay in self.replays])
-        outputs, slopes, margin = [value], [slope], np.zeros(len(weight))
+    def step(self, batch: Batch, rate: float, terms: Array) -> None:
+        """One gradient step; writes errors into the batch and `terms [T, …]` of the losses."""
+        s, start, count = self.settings, self.policy.first, len(batch.index)
+        total = self.next_totals(batch)
+        out = self.net.forward(batch.x)
+        flat, slopes = out.reshape(-1, out.shape[-1]), np.empty_like(out)
+        of_outputs = slopes.reshape(flat.shape)
+        losses.chosen_values.over(count, flat, batch.places, batch.action, batch.active, start, batch.values)
+        value = self.mix(self.mixer, batch, "state")
+        huber = np.inf if s.huber is None else float(s.huber)
+        losses.td_losses.over(
+            count,
+            *(value, total, batch.reward, batch.discount, batch.weight, batch.size, huber),
+            *(batch.error, batch.slopes, terms),
+        )
+        by_member = self.unmix(batch.slopes)
+        losses.value_slopes.over(count, batch.places, batch.action, batch.active, by_member, start, of_outputs)
         if self.advice:
-            margin, more = self.margin_slopes(values.detach().cpu().numpy(), batch, weight)
-            outputs, slopes = [value, values], [slope, more]
-        before = policy.flat.value.clone() if self.learns.shape[1] else None
-        networks.clear_gradients(self.trained)
-        networks.backward(outputs, slopes)
-        for flat, own_rate in zip(self.trained, self.rates(rate), strict=True):
-            flat.step(own_rate, s.max_grad_norm, ready)
+            losses.margin_losses.over(
+                count,
+                *(flat, batch.places, batch.active, batch.advised, batch.mask, batch.weight, batch.size),
+                *(float(self.margin), float(self.advice), start, of_outputs, terms),
+            )
+        before = self.net.flat.value.clone() if self.learns.shape[1] else None
+        self.net.backward(slopes)
+        self.net.step(rate, s.max_grad_norm, batch.learning)
+        if self.mixer is not None:
+            self.mixer.step(self.mixer_rate(rate), s.max_grad_norm)
         if before is not None:
-            learns = self.tensor(self.learns)
-            policy.flat.value.copy_(torch.where(learns, policy.flat.value, before))
-            policy.flat.moments[0].mul_(learns)
-        loss = (torch.from_numpy(weight) * each).mean(dim=1)
-        numbers = torch.stack([loss, detached.mean(dim=1), error.abs().mean(dim=1)], dim=1)
-        return np.column_stack([numbers.numpy().astype(np.float64), margin]), error.numpy()
+            self.hold(before)
 
-    def margin_slopes(self, values: Array, batch: Transitions, weight: Array) -> tuple[Array, Array]:
-        """The mean margin loss `[S]`, and its slopes for `values` of the network's rows."""
-        advised = np.where(batch.active, batch.advised, -1)[..., None]
-        share = np.repeat(weight[..., None, None] / np.float32(weight.shape[1]), advised.shape[2], axis=2)
-        rows, shares = (self.ordered(part).cpu().numpy().reshape(-1) for part in (advised, share))
-        legal = self.ordered(batch.mask).cpu().numpy().reshape(len(rows), -1)
-        loss, slope = margin_losses(values.reshape(len(rows), -1), legal, rows, shares, np.float32(self.margin))
-        total = (loss * shares).reshape(len(weight), -1).sum(axis=1)
-        return total, np.float32(self.advice) * slope.reshape(values.shape)
+    def hold(self, before: torch.Tensor) -> None:
+        """Return the parameters that do not learn in this iteration to what they were, without momentum."""
+        flat, learns = self.net.flat, torch.as_tensor(self.learns, device=self.policy.device)
+        flat.value.copy_(torch.where(learns, flat.value, before))
+        flat.moments[0].mul_(learns)
 
-    def targets(self, batch: Transitions) -> Tensor:
-        """Targets of the values `[S, B]` (Mnih et al. 2015, algorithm 1; double: van Hasselt et al. 2016, eq. 4)."""
-        policy, x = self.policy, self.inputs(batch.next_obs, batch.agent)
-        values = policy.values(self.target(x)[0])
-        chooser = policy.values(policy.net(x)[0]) if self.settings.double else values
-        best = chooser.masked_fill(~self.ordered(batch.next_mask), -torch.inf).argmax(dim=-1, keepdim=True)
-        next_values = self.by_member(values.gather(-1, best)[..., 0]) * self.tensor(batch.next_active)
-        total = self.mix(self.target_mixer, next_values, batch.next_state)
-        if self.mixer_flat is not None:
-            total = total.clamp(*self.possible_values())
-        discount = self.tensor(batch.discount)
-        return self.tensor(batch.reward) + torch.where(discount > 0, discount * total, 0)
+    def next_totals(self, batch: Batch) -> Array:
+        """The value of what follows each transition `[T]`: that of its members' best actions."""
+        judge = self.target.forward(batch.next_x)
+        chooser = self.net.forward(batch.next_x) if self.settings.double else judge
+        chooser, judge = (out.reshape(-1, out.shape[-1]) for out in (chooser, judge))
+        losses.next_values.over(
+            len(batch.index),
+            *(chooser, judge, batch.places, batch.next_mask, batch.next_active, self.policy.first, batch.values),
+        )
+        if self.mixer is None:
+            return self.mix(None, batch, "next_state").copy()
+        return self.mix(self.target_mixer, batch, "next_state").clip(*self.possible_values())
 
     def possible_values(self) -> tuple[float, float]:
         """The lowest and the highest value that the rewards seen so far allow: Σ γᵗ of the extreme ones, or 0.
@@ -482,64 +435,41 @@ class DQN(Learner):
         low, high = (float(reward * longest) if reward else 0.0 for reward in self.extremes)
         return low, high
 
+    def mix(self, mixer: Net | None, batch: Batch, state: str) -> Array:
+        """One value `[T]` of the members' `batch.values`, in the world's state of that column."""
+        if mixer is None:  # the sum (VDN, Sunehag et al. 2017, eq. 3), of one value without a team
+            return batch.values[:, 0] if self.members == 1 else batch.values.sum(axis=1)
+        known = self.state_normalizer(batch.state(state)[None])[0].astype(np.float32, copy=False)
+        rows = np.concatenate([known, batch.values], axis=1)[None]
+        return np.ascontiguousarray(mixer.forward(rows, through=self.members)[0, :, 0])
+
+    def unmix(self, by_value: Array) -> Array:
+        """The slopes `[T, M]` by members' values, from those by the team's `[T]`; the mixer's gradient is added."""
+        if self.mixer is None:
+            return by_value[:, None] if self.members == 1 else np.repeat(by_value[:, None], self.members, axis=1)
+        found = self.mixer.backward(by_value[None, :, None])
+        assert found is not None
+        return np.ascontiguousarray(found[0])
+
     def move_target(self) -> None:
         """Update the target networks, softly or by a copy."""
-        target = self.settings.target
-        pairs = [(self.target_flat, self.policy.flat)]
-        if self.mixer_flat is not None and self.target_mixer_flat is not None:
-            pairs.append((self.target_mixer_flat, self.mixer_flat))
+        target, pairs = self.settings.target, [(self.target, self.net)]
+        if self.mixer is not None and self.target_mixer is not None:
+            pairs.append((self.target_mixer, self.mixer))
         for behind, ahead in pairs:
             if target.update == "soft":
                 behind.move_towards(ahead, target.tau)
-            else:
-                behind.copy_from(ahead, ahead.steps % target.interval == 0)
-
-    # Rows of the replays [S, B, M, …] as rows of the networks [parameter sets, rows, …] -----------------
-
-    def tensor(self, array: Array) -> Tensor:
-        """An array as a tensor on the networks' device."""
-        return torch.as_tensor(array, device=self.policy.device)
-
-    def inputs(self, observation: Array, agent: Array) -> Rows:
-        """Network inputs for observations `[S, B, M, D]`."""
-        policy = self.policy
-        if self.team:
-            return map_rows(self.tensor, policy.prepare(observation[0], np.arange(len(self.group_spec.agents))))
-        identity = np.eye(len(self.group_spec.agents), policy.identities, dtype=np.float32)[agent]
-        if policy.bytes or policy.numbers:
-            return map_rows(self.tensor, PixelRows(observation[:, :, 0], identity))
-        x = policy.normalizer(observation[:, :, 0]).astype(np.float32, copy=False)
-        return self.tensor(np.concatenate([x, identity], axis=-1) if policy.identities else x)
-
-    def ordered(self, array: Array) -> Tensor:
-        """`[S, B, M, …]` in the order of the network's rows."""
-        return self.tensor(self.policy.arrange(array[0]) if self.team else array[:, :, 0])
-
-    def by_member(self, values: Tensor) -> Tensor:
-        """The inverse: values of the network's rows as `[S, B, M]`."""
-        if not self.team:
-            return values.unsqueeze(-1)
-        members = len(self.group_spec.agents)
-        return (values.view(-1, members) if self.group_spec.parameter_sets == 1 else values.T).unsqueeze(0)
-
-    def mix(self, mixer: torch.nn.Module, values: Tensor, state: Array) -> Tensor:
-        """One value `[S, B]` of the members' values `[S, B, M]`."""
-        if not self.team:
-            return values[..., 0]
-        known = self.tensor(self.state_normalizer(state).astype(np.float32, copy=False))
-        mixed: Tensor = mixer(values[0], known[0])
-        return mixed.unsqueeze(0)
+            elif due := [i for i, steps in enumerate(ahead.flat.steps.tolist()) if steps % target.interval == 0]:
+                behind.copy_from(ahead, np.array(due))
 
     # State --------------------------------------------------------------------------------------------
 
     def state(self) -> State:
-        flats = {"adam": self.policy.flat}
-        found: State = {"target": networks.export(self.target)}
-        if self.mixer_flat is not None:
-            flats["mixer_adam"] = self.mixer_flat
-            found |= {"mixer": networks.export(self.mixer), "target_mixer": networks.export(self.target_mixer)}
+        found: State = {"target": self.target.weights(), "adam": self.net.flat.state()}
+        if self.mixer is not None and self.target_mixer is not None:
+            found |= {"mixer": self.mixer.weights(), "target_mixer": self.target_mixer.weights()}
+            found |= {"mixer_adam": self.mixer.flat.state()}
         return found | {
-            **{name: flat.state() for name, flat in flats.items()},
             "state_normalizer": self.state_normalizer.state(),
             "replays": [replay.state() for replay in self.replays],
             "pending": [{name: a.copy() for name, a in pending._asdict().items()} for pending in self.pending],
@@ -553,12 +483,12 @@ class DQN(Learner):
         where = f"group '{self.group_spec.group}'"
         if state["mixing"] != self.settings.mixer:
             raise ValueError(f"{where}: learner.mixer cannot change from {state['mixing']} to {self.settings.mixer}")
-        networks.restore(self.target, state["target"], f"{where}, target network")
-        self.policy.flat.load(state["adam"])
-        if self.mixer_flat is not None:
-            networks.restore(self.mixer, state["mixer"], f"{where}, mixer")
-            networks.restore(self.target_mixer, state["target_mixer"], f"{where}, target mixer")
-            self.mixer_flat.load(state["mixer_adam"])
+        self.target.load_weights(state["target"], f"{where}, target network")
+        self.net.flat.load(state["adam"])
+        if self.mixer is not None and self.target_mixer is not None:
+            self.mixer.load_weights(state["mixer"], f"{where}, mixer")
+            self.target_mixer.load_weights(state["target_mixer"], f"{where}, target mixer")
+            self.mixer.flat.load(state["mixer_adam"])
         self.state_normalizer.load(state["state_normalizer"])
         for replay, saved in zip(self.replays, state["replays"], strict=True):
             replay.load(saved, where)
@@ -569,17 +499,3 @@ class DQN(Learner):
         self.due = state["due"]
         self.extremes[:] = state["extremes"]
         self.learned[:] = state["learned"]
-
-
-def state_stream(net: networks.Net) -> Array:
-    """Mask `[P]` of the parameters of a dueling network that affect the state's value alone."""
-    parts, last = [], net.body.layers[-1]
-    for parameter in net.parameters():
-        if parameter.requires_grad:
-            part = np.zeros(parameter.shape[1:], bool)
-            if parameter is net.out.weight or parameter is net.out.bias:
-                part[..., 0] = True
-            elif parameter is last.weight or parameter is last.bias:
-                part[..., : part.shape[-1] // 2] = True
-            parts.append(part.reshape(-1))
-    return np.concatenate(parts)

@@ -17,13 +17,6 @@ Name = Literal["none", "vdn", "qmix"]
 LEAK = 0.5  # the smaller slope of hidden units; the paper's ELU is flat far below 0, where the values of penalties lie
 
 
-class VDN(nn.Module):
-    """The sum (Sunehag et al. 2017, eq. 3)."""
-
-    def forward(self, values: Tensor, state: Tensor) -> Tensor:
-        return values.sum(dim=-1)
-
-
 class QMIX(nn.Module):
     """A network of two layers whose weights, never negative, are functions of the world's state.
 
@@ -46,6 +39,11 @@ class QMIX(nn.Module):
         nn.init.ones_(self.weight_in.bias)
         nn.init.constant_(self.weight_out.bias, 2 / (1 + LEAK))  # 1 over the mean slope of the hidden units
 
+    def unroll(self, rows: Tensor, sequences: None) -> Tensor:
+        """One value `[1, B, 1]` from rows `[1, B, Z + M]`: the world's state, then the members' values."""
+        state, values = rows[0].tensor_split([rows.shape[-1] - self.members], dim=1)
+        return self.forward(values, state)[None, :, None]
+
     def forward(self, values: Tensor, state: Tensor) -> Tensor:
         """One value `[B]` from the members' `[B, M]` and the world's state `[B, Z]`."""
         rows = state.unsqueeze(0)
@@ -55,8 +53,3 @@ class QMIX(nn.Module):
         bent = [nn.functional.leaky_relu(convex, LEAK), -nn.functional.leaky_relu(-concave, LEAK)]
         out = (torch.cat(bent, dim=1) * self.weight_out(rows)[0].abs()).mean(dim=-1)
         return out + self.bias_out(torch.relu(self.bias_hidden(rows)))[0, :, 0]
-
-
-def mixer(name: Name, members: int, state: int, width: int, seed: int) -> nn.Module:
-    """A mixer by name."""
-    return QMIX(members, state, width, seed) if name == "qmix" else VDN()

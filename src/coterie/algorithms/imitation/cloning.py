@@ -19,8 +19,7 @@ from coterie.core import lookup
 from coterie.core.settings import Settings
 from coterie.core.types import Array, Box, Metrics
 from coterie.core.validation import at_least, positive
-from coterie.nn import networks
-from coterie.nn.distributions import Choices, Head
+from coterie.nn.distributions import Choices, Head, evaluate_actions
 from coterie.nn.packing import PixelRows, Rows, bounds, map_rows
 from coterie.policies.ensemble import EnsemblePolicy
 from coterie.policies.network import NetworkPolicy
@@ -110,47 +109,64 @@ class Cloner:
 
     def step(self, batch: list[Labels], rate: float, random: np.random.Generator) -> Array:
         """One gradient step of every parameter set on its own rows `[M]`; returns (loss, accuracy or error)."""
-        s = self.settings
+        s, net = self.settings, self.policy.trainable
         joined = Labels(*(np.stack(columns) for columns in zip(*batch, strict=True)))
         x = self.inputs(joined)
         if s.noise:
             x = map_rows(lambda part: _noisy(part, s.noise, random), x)
-        loss, score = self.loss(x, joined)
-        networks.adam_step([self.policy.flat], loss.mean(dim=1).sum(), rate, s.max_grad_norm)
+        out = net.forward(x)
+        loss, slopes = self.loss(x, out, joined)
+        net.backward(slopes)
+        net.step(rate, s.max_grad_norm)
         if s.weight_decay:
             self.policy.flat.value.mul_(1 - rate * s.weight_decay)
-        return np.array([float(loss.detach().mean()), score])
+        return np.array([float(loss.mean()), self.score(out, joined)])
 
     def evaluate(self, labels: Labels, parameter_set: int) -> Array:
         """Mean (loss, accuracy or error) of one parameter set on labels."""
-        sums = np.zeros(2)
+        sums, sets = np.zeros(2), self.policy.group_spec.parameter_sets
         for first in range(0, labels.size, CHUNK):
             part = labels.rows(np.arange(first, min(first + CHUNK, labels.size)))
-            sets = self.policy.group_spec.parameter_sets
             repeated = Labels(*(np.stack([column] * sets) for column in part))
-            with torch.no_grad():
-                loss, score = self.loss(self.inputs(repeated), repeated, parameter_set)
-            sums += part.size * np.array([float(loss[parameter_set].mean()), score])
+            x = self.inputs(repeated)
+            out = self.policy.trainable.predict(x)[0]
+            loss = self.loss(x, out, repeated)[0][parameter_set].mean()
+            sums += part.size * np.array([float(loss), self.score(out, repeated, parameter_set)])
         return sums / max(labels.size, 1)
 
-    def loss(self, x: Rows, labels: Labels, parameter_set: int | None = None) -> tuple[Tensor, float]:
-        """The loss of each label `[S, M]`, and the mean accuracy, or error of continuous actions in half ranges."""
-        policy = self.policy
-        out = policy.net.unroll(x, None)
-        if isinstance(policy, QNetworkPolicy):
-            out = policy.values(out)
-        action = torch.as_tensor(labels.action, device=policy.device)
-        mask = torch.as_tensor(labels.mask, device=policy.device) if labels.mask.shape[-1] else None
-        log_prob, entropy = self.head.evaluate_actions(out, action, mask)
-        loss = -log_prob
+    def loss(self, x: Rows, out: Array, labels: Labels) -> tuple[Array, Array]:
+        """The loss of each label `[S, M]`, and the slopes of each parameter set's mean by outputs `[S, M, …]`."""
+        policy, head = self.policy, self.head
+        logits = policy.action_values(out) if isinstance(policy, QNetworkPolicy) else out
+        flat, rows = np.ascontiguousarray(logits.reshape(-1, logits.shape[-1])), np.arange(labels.agent.size)
+        mask = labels.mask if labels.mask.shape[-1] else None
+        log_prob, _ = head.forward(flat, head.taken(labels.action, mask), rows)
+        loss, share = -log_prob.reshape(labels.agent.shape), np.float32(1 / labels.agent.shape[1])
+        slopes = head.backward(np.full(len(rows), -share), np.zeros(len(rows), np.float32)).reshape(logits.shape)
         if self.extra is not None:
-            extra = self.extra(ExtraLossInput(x, out, action, log_prob, entropy))
-            loss = loss + self.settings.extra_weight * extra
-        return loss, self.score(out.detach().cpu().numpy(), labels, parameter_set)
+            slopes = slopes.copy()  # the distribution is asked again
+            more, more_slopes = self.extra_loss(x, logits, labels, mask)
+            loss, slopes = loss + more, slopes + share * more_slopes
+        return loss, policy.output_slopes(slopes) if isinstance(policy, QNetworkPolicy) else slopes
 
-    def score(self, out: Array, labels: Labels, parameter_set: int | None) -> float:
+    def extra_loss(self, x: Rows, out: Array, labels: Labels, mask: Array | None) -> tuple[Array, Array]:
+        """The user's own loss of each label `[S, M]`, and its slopes by outputs."""
+        assert self.extra is not None
+        device = self.policy.device
+        leaf = torch.tensor(out, device=device, requires_grad=True)
+        log_prob, entropy = evaluate_actions(self.head, leaf, labels.action, mask)
+        inputs = map_rows(lambda part: torch.as_tensor(part, device=device), x)
+        given = ExtraLossInput(inputs, leaf, torch.as_tensor(labels.action, device=device), log_prob, entropy)
+        extra = self.settings.extra_weight * self.extra(given)
+        if extra.requires_grad:
+            extra.sum().backward()
+        slopes = torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
+        return extra.detach().cpu().numpy(), slopes.cpu().numpy()
+
+    def score(self, out: Array, labels: Labels, parameter_set: int | None = None) -> float:
         """The share of demonstrated actions among greedy ones; of continuous ones their mean error in half ranges."""
         mask = labels.mask if labels.mask.shape[-1] else None
+        out = self.policy.action_values(out) if isinstance(self.policy, QNetworkPolicy) else out
         greedy = self.head.act(np.ascontiguousarray(out), mask, np.random.default_rng(0), greedy=True)[0]
         chosen = slice(None) if parameter_set is None else parameter_set
         if self.half_range is not None:
@@ -168,18 +184,17 @@ class Cloner:
         else:
             normalized = policy.normalizer(labels.observation).astype(np.float32, copy=False)
             rows = np.concatenate([normalized, identity], axis=-1) if policy.identities else normalized
-        return map_rows(lambda part: torch.as_tensor(part, device=policy.device), rows)
+        return map_rows(np.ascontiguousarray, rows)
 
     @property
     def score_name(self) -> str:
         return "accuracy" if self.half_range is None else "action_error"
 
 
-def _noisy(part: Tensor, deviation: float, random: np.random.Generator) -> Tensor:
-    if part.dtype != torch.float32 or not part.shape[-1]:
+def _noisy(part: Array, deviation: float, random: np.random.Generator) -> Array:
+    if part.dtype != np.float32 or not part.shape[-1]:
         return part  # pictures in bytes stay as they are
-    noise = random.standard_normal(tuple(part.shape), np.float32) * np.float32(deviation)
-    return part + torch.as_tensor(noise, device=part.device)
+    return part + random.standard_normal(part.shape, np.float32) * np.float32(deviation)
 
 
 def draw_rows(count: int, wanted: int, random: np.random.Generator) -> Array:

@@ -6,31 +6,26 @@ steps, the policy up the critic (`actor_step`); target networks follow slowly. A
 observations and actions of all agents, otherwise those of its own agent (DDPG). Other groups may have any learner:
 their next actions come from their target policies (`Joint.target_policies`) or, without one, from the record.
 
-Losses are in `outcomes.py`. Perceptrons are trained by `kernels.py`, other networks by autograd with the same losses.
+Losses are in `outcomes.py` and `losses.py`; networks and their gradients are in `nn/nets.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from coterie.algorithms.actor_critic import NetworkWithTarget, RowScaling, to_array, weights_of
+from coterie.algorithms.actor_critic import DecisionBatch, NetworkWithTarget
 from coterie.algorithms.divergence import demand_finite
 from coterie.algorithms.joint_transitions import (
     JointLayout,
-    JointTransitions,
     PendingSteps,
     load_pending,
     save_pending,
 )
-from coterie.algorithms.maddpg import kernels, outcomes
-from coterie.algorithms.maddpg.kernels import Draws
-from coterie.algorithms.maddpg.outcomes import Targets
+from coterie.algorithms.maddpg import losses, outcomes
+from coterie.algorithms.maddpg.losses import GroupLayout
 from coterie.algorithms.replay import MemorySettings, Replay
 from coterie.core.decisions import Decisions, Joint
 from coterie.core.group import GroupSpec, Learner, Panel, Preference, Risk, RiskParameters, preferred_rewards
@@ -39,6 +34,7 @@ from coterie.core.settings import Settings
 from coterie.core.types import Array, CoterieError, Metrics, State, TargetPolicy
 from coterie.core.validation import at_least, positive, within
 from coterie.nn import networks
+from coterie.nn.nets import make_net
 from coterie.nn.normalization import Normalizer
 from coterie.nn.packing import layout
 from coterie.policies.deterministic import DeterministicPolicy
@@ -200,20 +196,30 @@ class Rates(NamedTuple):
     entropy: float = 0.0
 
 
-class Batch(NamedTuple):
-    """Transitions as the networks take them: B rows, A agents, or M rows of each of S parameter sets."""
+class Draws(NamedTuple):
+    """The random numbers of an iteration's updates, and the next actions of all agents."""
 
-    x: Tensor  # [S, M, …]: inputs of the policy
-    next_x: Tensor  # [S, M, …]
-    critic_obs: Tensor  # [B, A, …]: inputs of each agent's critic without actions
-    next_critic_obs: Tensor  # [B, A, …]
-    action: Tensor  # [B, U]: of all agents
-    legal: Tensor  # [B, A, K]
-    next_legal: Tensor  # [B, A, K]
-    next_active: Tensor  # [B, A]: the agent has a next action
-    reward: Array  # [S, M]
-    discount: Array  # [S, M]
-    weight: Array  # [S, M]: of each decision in its parameter set's mean
+    indices: Array  # [updates, B] int64: rows of the replay
+    next_action: Array  # [updates, B, U] float32: the group's own are written by the updates
+    smoothing: Array  # [updates, B, A, K] float32: noise on target actions, or empty
+    gumbel: Array  # [updates, B, A, K] float32: noise on logits of choices, or empty
+
+
+class Workspace:
+    """Arrays for the updates of an iteration: R = S·M decisions of the group, M of each parameter set."""
+
+    def __init__(self, batch: DecisionBatch, rows: int, actions: int, inputs: int, outputs: int) -> None:
+        """`rows` time steps with so many numbers of `actions`; critics have so many `inputs` and `outputs`."""
+        sets, count = batch.weight.shape
+        decisions = (sets * count, batch.action.shape[2])
+        self.joint_action = np.empty((rows, actions), np.float32)  # recorded ones
+        self.y = np.empty((sets, count, inputs), np.float32)  # a critic's inputs
+        self.action, self.soft, self.slopes, self.tried = (np.empty(decisions, np.float32) for _ in range(4))
+        self.legal = np.empty(decisions, bool)
+        self.values = np.empty((sets, count, decisions[1]), np.float32)  # of every choice
+        self.targets = [outcomes.make_targets(count, outputs) for _ in range(sets)]
+        self.lower = [outcomes.make_scratch(count, outputs) for _ in range(sets)]  # of twins' distributions
+        self.scratch = outcomes.make_scratch(count, outputs)
 
 
 class InterimScopeError(ValueError, CoterieError):
@@ -279,8 +285,9 @@ class MADDPG(Learner):
         self.action_order = seen_order(self.layout.action_size, own.action, own.info.agents, own_first)
         slots = np.arange(self.layout.obs_size)
         self.normalizer = Normalizer(slots, len(slots), 1, self.centralized and policy.normalizer.enabled)
-        target = networks.Net(policy.shape, policy.layout, policy.size, 0.01, policy.seeds("target")).to(policy.device)
-        self.actor = NetworkWithTarget(policy.net, policy.flat, target)
+        target = networks.Network(policy.shape, policy.layout, policy.size, 0.01, policy.seeds("target"))
+        self.target_network = target.to(policy.device)
+        self.actor = NetworkWithTarget(policy.trainable, make_net(self.target_network, policy.spec is not None))
         self.critics = [self.make_critic(name) for name in ("critic", "twin")[: 1 + settings.critic.twin]]
         self.amounts = np.zeros((group_spec.parameter_sets, 2))  # running sums of `outcomes.mean_square`
         self.replay = Replay(settings.replay.uniform(), self.layout.empty_rows(0))
@@ -328,11 +335,14 @@ class MADDPG(Learner):
         if self.centralized:
             lay = layout(self.layout.observation_space())
             extra = self.critic_identities + self.layout.action_size
-            shape = replace(shape, encoder="mlp", extra=extra, scaled=self.normalizer.enabled)
+            hidden = shape.hidden or (64, 64)  # a network of the user's own may have none
+            shape = replace(
+                shape, encoder="mlp", network=None, hidden=hidden, extra=extra, scaled=self.normalizer.enabled
+            )
         else:
             lay = policy.layout
             shape = replace(shape, extra=policy.shape.extra + policy.size)
-        return NetworkWithTarget.critic(shape, lay, self.outputs, policy.seeds(name), policy.device)
+        return NetworkWithTarget.critic(shape, lay, self.outputs, policy.seeds(name), policy)
 
     @property
     def critic_identities(self) -> int:
@@ -340,18 +350,13 @@ class MADDPG(Learner):
         agents = len(self.group_spec.agents)
         return agents if self.group_spec.parameter_sets == 1 and agents > 1 else 0
 
-    @property
-    def compiled(self) -> bool:
-        """Whether `kernels.py` trains this policy."""
-        return self.policy.spec is not None
-
     def policy_started(self) -> None:
         """Let the target policy begin with the weights that the policy has taken over."""
-        self.actor.target_flat.copy_from(self.actor.flat)
+        self.actor.target.copy_from(self.actor.net)
 
     def target_policy(self) -> TargetPolicy:
         """The target policy as it is now."""
-        return self.policy.target_policy(self.actor.target)
+        return self.policy.target_policy(self.target_network)
 
     def learn(self, own: Decisions, joint: Joint, random: np.random.Generator) -> Metrics:
         s = self.settings
@@ -365,8 +370,7 @@ class MADDPG(Learner):
             rates = Rates(s.learning_rate * factor, critic_rate * factor, s.choices.entropy(joint.progress))
             if updates:
                 first = self.actor.steps
-                run = self.compiled_updates if self.compiled else self.autograd_updates
-                sums = run(self.draw(updates, joint, random), rates)
+                sums = self.improve(self.draw(updates, joint, random), rates)
                 counts = np.array([updates, updates, updates, max(self.actor.steps - first, 1)])
                 metrics |= dict(zip(METRICS, (sums / counts).tolist(), strict=True))
             metrics |= {"updates": float(updates), "learning_rate": rates.actor}
@@ -419,253 +423,158 @@ class MADDPG(Learner):
             smoothing = noise * np.float32(2 * s.target.noise)  # the range [−1, 1] has length 2
         return Draws(index, next_action, smoothing, gumbel)
 
-    # Compiled updates ---------------------------------------------------------------------------------
+    # Updates ------------------------------------------------------------------------------------------
 
-    def compiled_updates(self, draws: Draws, rates: Rates) -> Array:
-        """All updates through `kernels.py`; returns the sums over updates of `METRICS`."""
-        spec, delay = self.policy.spec, self.settings.policy_delay
-        assert spec is not None
-        sums: Array = kernels.maddpg_updates(
-            kernels.Iteration(
-                self.replay.rows,
-                draws,
-                self.group_layout(),
-                self.input_scaling(),
-                spec,
-                self.critics[0].net.spec(),
-                self.risk,
-                self.hyperparams(rates),
-            ),
-            self.actor.arrays(),
-            tuple(critic.arrays() for critic in self.critics),
-            self.amounts,
-            (self.actor.steps, self.critics[0].steps),
-        )
-        before = self.critics[0].steps
-        for critic in self.critics:
-            critic.flat.steps += len(draws.indices)
-        self.actor.flat.steps += self.critics[0].steps // delay - before // delay
-        return sums
+    def improve(self, draws: Draws, rates: Rates) -> Array:
+        """All updates of an iteration; returns the sums over updates of `METRICS`, averaged over parameter sets."""
+        rows = draws.indices.shape[1]
+        batch = DecisionBatch(self.policy, self.layout.own, rows, self.policy.size)
+        actions = self.action_numbers
+        inputs = self.layout.obs_size + self.critic_identities if self.centralized else batch.x.shape[2]
+        work = Workspace(batch, rows, self.layout.action_size, inputs + actions, self.outputs)
+        where, sums = self.group_layout(), np.zeros(len(METRICS))
+        for k, index in enumerate(draws.indices):
+            batch.fill(self.replay.rows, index)
+            self.find_targets(batch, index, draws.next_action[k], draws.smoothing[k], where, work)
+            sums[:3] += self.critic_step(batch, index, where, work, rates.critic)
+            if self.critics[0].steps % self.settings.policy_delay == 0:
+                sums[3] += self.actor_step(batch, index, draws.gumbel[k], where, work, rates)
+                for one in (self.actor, *self.critics):
+                    one.move_target(self.settings.target.tau)
+        return sums / self.group_spec.parameter_sets
 
-    def group_layout(self) -> kernels.GroupLayout:
-        own, policy = self.layout.own, self.policy
-        return kernels.GroupLayout(
+    def group_layout(self) -> GroupLayout:
+        """Offsets of the group's numbers, for the kernels."""
+        own = self.layout.own
+        return GroupLayout(
+            sets=self.group_spec.parameter_sets,
             agents=len(self.group_spec.agents),
             first_agent=own.agents.start,
-            first_obs=own.obs.start,
-            obs_size=own.layout.size,
             first_action=own.action.start,
             action_size=own.action_size,
             centralized=self.centralized,
             own_first=self.settings.critic.own_first,
+            identities=self.critic_identities,
             obs_order=self.obs_order,
             action_order=self.action_order,
-            choices=policy.choices,
-            clipped=policy.clipped,
         )
 
-    def input_scaling(self) -> kernels.InputScaling:
-        own, joint = self.policy.normalizer, self.normalizer
-        return kernels.InputScaling(
-            own=RowScaling(own.shift, own.scale, own.limit, self.policy.shape.extra),
-            joint_shift=joint.shift[0],
-            joint_scale=joint.scale[0],
-            joint_limit=joint.limit,
-            critic_identities=self.critic_identities,
-        )
-
-    def hyperparams(self, rates: Rates) -> kernels.Hyperparams:
-        s = self.settings
-        return kernels.Hyperparams(
-            actor_rate=rates.actor,
-            critic_rate=rates.critic,
-            max_grad_norm=s.max_grad_norm,
-            temperature=s.choices.temperature,
-            expected=s.choices.gradient == "expected",
-            entropy=rates.entropy,
-            tau=s.target.tau,
-            policy_delay=s.policy_delay,
-            scale_by_std=s.scale_by_std,
-        )
-
-    # Updates by autograd ------------------------------------------------------------------------------
-
-    def autograd_updates(self, draws: Draws, rates: Rates) -> Array:
-        """All updates through PyTorch; returns the sums over updates of `METRICS`."""
-        sums = np.zeros(len(METRICS))
-        for k, index in enumerate(draws.indices):
-            batch = self.batch(JointTransitions(*(column[index] for column in self.replay.rows)))
-            next_action, smoothing, gumbel = (
-                self.tensor(a[k]) for a in (draws.next_action, draws.smoothing, draws.gumbel)
+    def find_targets(
+        self,
+        batch: DecisionBatch,
+        index: Array,
+        next_action: Array,
+        smoothing: Array,
+        where: GroupLayout,
+        work: Workspace,
+    ) -> None:
+        """Write the critics' targets (Lowe et al. 2017, eq. 6; twins: Fujimoto et al. 2018, eq. 10)."""
+        rows, policy = self.replay.rows, self.policy
+        if batch.discount.any():  # where every episode terminates, targets need no networks
+            out = self.actor.target.forward(batch.next_x)
+            losses.target_actions.over(
+                len(work.action),
+                *(where, out.reshape(work.action.shape), index, rows.next_legal, rows.next_active, smoothing),
+                *(policy.choices, policy.clipped, work.tried, next_action),
             )
-            sums[:3] += self.critic_step(batch, self.targets(batch, next_action, smoothing), rates.critic)
-            if self.critics[0].steps % self.settings.policy_delay == 0:
-                sums[3] += self.actor_step(batch, gumbel, rates)
-                for one in (self.actor, *self.critics):
-                    one.move_target(self.settings.target.tau)
+            self.write_inputs(rows.next_obs, next_action, index, batch.next_x, where, work)
+            for c, critic in enumerate(self.critics):
+                found = critic.target.forward(work.y)
+                for s, targets in enumerate(work.targets):
+                    outcomes.keep_lower(found[s], c == 0, targets, work.lower[s])
+        for s, targets in enumerate(work.targets):
+            outcomes.bootstrap(batch.reward[s], batch.discount[s], targets)
+            targets.weight[:] = batch.weight[s]
+
+    def critic_step(
+        self, batch: DecisionBatch, index: Array, where: GroupLayout, work: Workspace, rate: float
+    ) -> Array:
+        """One step of every critic; returns (loss, mean value, mean error), the latter two of the first."""
+        rows, sums, hurdle = self.replay.rows, np.zeros(3), outcomes.is_hurdle(self.outputs)
+        np.take(rows.action, index, axis=0, out=work.joint_action)
+        self.write_inputs(rows.observation, work.joint_action, index, batch.x, where, work)
+        scales = [
+            outcomes.mean_square(targets, self.amounts[s]) if hurdle else 1.0 for s, targets in enumerate(work.targets)
+        ]
+        for c, critic in enumerate(self.critics):
+            slopes = critic.net.forward(work.y).copy()
+            for s, targets in enumerate(work.targets):
+                loss, mean, error = outcomes.critic_loss(slopes[s], targets, scales[s], work.scratch)
+                sums += [loss / len(self.critics), mean, error] if c == 0 else [loss / len(self.critics), 0, 0]
+            critic.net.backward(slopes)
+            critic.net.step(rate, self.settings.max_grad_norm)
         return sums
 
-    @torch.no_grad()
-    def targets(self, batch: Batch, next_action: Tensor, smoothing: Tensor) -> list[Targets]:
-        """The critics' targets of each parameter set (Lowe et al. 2017, eq. 6; twins: Fujimoto et al. 2018, eq. 10)."""
-        own_next = self.policy.settle(self.by_agent(self.actor.target(batch.next_x)[0]), batch.next_legal)
-        if smoothing.numel():
-            own_next = (own_next + smoothing).clamp(-1, 1)
-        next_action = next_action.clone()
-        next_action[:, self.layout.own.action] = (own_next * batch.next_active.unsqueeze(-1)).flatten(1)
-        actions = self.critic_actions(next_action)
-        predicted = [
-            self.critic_outputs(critic.target, batch.next_critic_obs, actions).cpu().numpy() for critic in self.critics
-        ]
-        made, scratch = [], self.scratch(batch)
-        for s, weight in enumerate(batch.weight):
-            targets = outcomes.make_targets(len(weight), self.outputs)
-            for c, out in enumerate(predicted):
-                outcomes.keep_lower(out[s], c == 0, targets, scratch)
-            outcomes.bootstrap(batch.reward[s], batch.discount[s], targets)
-            targets.weight[:] = weight
-            made.append(targets)
-        return made
-
-    def critic_step(self, batch: Batch, targets: Sequence[Targets], rate: float) -> Array:
-        """One step of every critic; returns (loss, mean value, mean error), the latter two of the first."""
-        actions, scratch, sums = self.critic_actions(batch.action), self.scratch(batch), np.zeros(3)
-        predicted = [self.critic_outputs(critic.net, batch.critic_obs, actions) for critic in self.critics]
-        slopes = [to_array(out) for out in predicted]
-        hurdle = outcomes.is_hurdle(self.outputs)
-        scales = [outcomes.mean_square(target, self.amounts[s]) if hurdle else 1.0 for s, target in enumerate(targets)]
-        for c, out in enumerate(slopes):
-            for s, target in enumerate(targets):
-                loss, mean, error = outcomes.critic_loss(out[s], target, scales[s], scratch)
-                sums += [loss / len(slopes), mean, error] if c == 0 else [loss / len(slopes), 0, 0]
-        flats = [critic.flat for critic in self.critics]
-        networks.adam_step(flats, predicted, rate, self.settings.max_grad_norm, slopes=slopes)
-        return sums / self.group_spec.parameter_sets
-
-    def actor_step(self, batch: Batch, gumbel: Tensor, rates: Rates) -> float:
-        """One step of the policy up the critic (Lowe et al. 2017, eq. 5); returns the mean risk value of its actions.
+    def actor_step(
+        self, batch: DecisionBatch, index: Array, gumbel: Array, where: GroupLayout, work: Workspace, rates: Rates
+    ) -> float:
+        """One step of the policy up the critic (Lowe et al. 2017, eq. 5); returns the sum of mean risk values.
 
         Each agent's critic sees its agent's action replaced by the policy's, and recorded actions of all others.
         """
-        policy, scratch, value, choices = self.policy, self.scratch(batch), 0.0, self.settings.choices
-        logits = policy.net(batch.x)[0]
-        action = policy.relax(self.by_agent(logits), batch.legal, gumbel, choices.temperature)
-        if policy.head is not None and choices.gradient == "expected":
-            slopes = [to_array(logits)]
-            values, legal = self.choice_values(batch, action.detach()), self.by_parameter_set(batch.legal).cpu().numpy()
-            for out, allowed, found, weight in zip(slopes[0], legal, values, batch.weight, strict=True):
-                value += kernels.expected_slopes(out, allowed, found, weight, policy.choices, rates.entropy)
-            networks.adam_step([policy.flat], [logits], rates.actor, self.settings.max_grad_norm, slopes=slopes)
-            return value / self.group_spec.parameter_sets
-        actions = self.critic_actions(batch.action, action)
-        outputs = [self.critic_outputs(self.critics[0].net, batch.critic_obs, actions)]
-        slopes = [to_array(outputs[0])]
-        for out, weight in zip(slopes[0], batch.weight, strict=True):
-            value += outcomes.actor_objective(self.risk, out, weight, self.settings.scale_by_std, scratch)
-        if policy.head is not None:
-            outputs.append(logits)
-            slopes.append(np.zeros(logits.shape, np.float32))
-            for x, weight, out in zip(to_array(logits), batch.weight, slopes[1], strict=True):
-                kernels.penalise_logits(x, weight, out)
-        networks.adam_step([policy.flat], outputs, rates.actor, self.settings.max_grad_norm, slopes=slopes)
-        return value / self.group_spec.parameter_sets
-
-    @torch.no_grad()
-    def choice_values(self, batch: Batch, action: Tensor) -> Array:
-        """Risk values `[S, M, K]` of every choice; a composite action's other parts are those of `action [B, A, K]`."""
-        values = np.empty((*batch.weight.shape, self.policy.size), np.float32)
-        scratch, start = self.scratch(batch), 0
-        for size in self.policy.choices:
-            for k in range(start, start + size):
-                tried = action.clone()
-                tried[..., start : start + size] = 0
-                tried[..., k] = 1
-                actions = self.critic_actions(batch.action, tried)
-                out = self.critic_outputs(self.critics[0].net, batch.critic_obs, actions).cpu().numpy()
-                for s, rows in enumerate(out):
-                    outcomes.risk_values(self.risk, rows, values[s, :, k], scratch)
-            start += size
-        return values
-
-    def scratch(self, batch: Batch) -> outcomes.Scratch:
-        return outcomes.make_scratch(batch.weight.shape[1], self.outputs)
-
-    # Rows for the networks: [B, A, …] of a batch, [S, M, …] of parameter sets -----------------------------
-
-    def tensor(self, array: Array) -> Tensor:
-        """An array as a tensor on the networks' device."""
-        return torch.as_tensor(array, device=self.policy.device)
-
-    def batch(self, rows: JointTransitions) -> Batch:
-        """Transitions as the networks take them."""
-        own, valid = self.layout.own, rows.valid
-        weight = weights_of(valid, self.group_spec.parameter_sets)
-        x, next_x = (self.policy_inputs(observation) for observation in (rows.observation, rows.next_obs))
-        return Batch(
-            x,
-            next_x,
-            self.critic_obs(rows.observation, x),
-            self.critic_obs(rows.next_obs, next_x),
-            self.tensor(rows.action),
-            self.tensor(own.actions(rows.legal)),
-            self.tensor(own.actions(rows.next_legal)),
-            self.tensor(rows.next_active[:, own.agents]),
-            *(self.policy.arrange(a[..., None])[..., 0] for a in (rows.reward, rows.discount, weight)),
+        policy, s, count, value = self.policy, self.settings, len(work.action), 0.0
+        net, rows, choices = self.actor.net, self.replay.rows, policy.choices
+        logits = net.forward(batch.x)
+        out, temperature = logits.reshape(work.action.shape), float(s.choices.temperature)
+        losses.policy_actions.over(
+            count,
+            *(where, out, index, rows.legal, gumbel, choices, policy.clipped, temperature, work.action, work.soft),
         )
+        if policy.head is not None and s.choices.gradient == "expected":
+            self.value_choices(where, work)
+            losses.legal_rows.over(count, where, index, rows.legal, work.legal)
+            slopes, legal = logits.copy(), work.legal.reshape(logits.shape)
+            for i, weight in enumerate(batch.weight):
+                value += losses.expected_slopes(slopes[i], legal[i], work.values[i], weight, choices, rates.entropy)
+        else:
+            critic, actions = self.critics[0].net, self.action_numbers
+            losses.place_actions.over(count, where, work.action, work.y.reshape(count, -1), actions)
+            by_outcomes = critic.forward(work.y, through=actions).copy()
+            for found, weight in zip(by_outcomes, batch.weight, strict=True):
+                value += outcomes.actor_objective(self.risk, found, weight, s.scale_by_std, work.scratch)
+            by_actions = np.ascontiguousarray(critic.input_slopes(by_outcomes)).reshape(count, actions)
+            losses.output_slopes.over(
+                count,
+                *(where, out, by_actions, work.action, work.soft, batch.weight.reshape(-1)),
+                *(choices, policy.clipped, temperature, work.slopes),
+            )
+            slopes = work.slopes.reshape(logits.shape)
+        net.backward(slopes)
+        net.step(rates.actor, s.max_grad_norm)
+        return value
 
-    def by_parameter_set(self, rows: Tensor) -> Tensor:
-        """`[B, A, F]` in the order of the parameters, `[S, M, F]`."""
-        return rows.transpose(0, 1) if self.group_spec.parameter_sets > 1 else rows.reshape(1, -1, rows.shape[-1])
+    def value_choices(self, where: GroupLayout, work: Workspace) -> None:
+        """Write risk values of every choice; a composite action's other parts are those that were drawn."""
+        start, count = 0, len(work.action)
+        for size in self.policy.choices.tolist():
+            for k in range(start, start + size):
+                losses.try_choice.over(count, work.action, start, start + size, k, work.tried)
+                losses.place_actions.over(count, where, work.tried, work.y.reshape(count, -1), self.action_numbers)
+                for s, found in enumerate(self.critics[0].net.forward(work.y)):
+                    outcomes.risk_values(self.risk, found, work.values[s, :, k], work.scratch)
+            start += size
 
-    def by_agent(self, rows: Tensor) -> Tensor:
-        """The inverse: `[S, M, F]` as `[B, A, F]`."""
-        if self.group_spec.parameter_sets > 1:
-            return rows.transpose(0, 1)
-        return rows.view(-1, len(self.group_spec.agents), rows.shape[-1])
+    @property
+    def action_numbers(self) -> int:
+        """Numbers of actions at the end of a critic's inputs: of all agents, or of its own."""
+        return self.layout.action_size if self.centralized else self.policy.size
 
-    def policy_inputs(self, observation: Array) -> Tensor:
-        """The policy's inputs `[S, M, …]` for all observations `[B, O]`."""
-        own = self.layout.own.observations(observation)
-        return self.tensor(self.policy.prepare(own, np.arange(len(self.group_spec.agents))))
-
-    def critic_obs(self, observation: Array, x: Tensor) -> Tensor:
-        """Inputs of each agent's critic without actions `[B, A, …]`, for all observations `[B, O]`."""
-        if not self.centralized:
-            return self.by_agent(x)
-        agents = len(self.group_spec.agents)
-        normalized = self.tensor(self.normalizer(observation[None])[0].astype(np.float32, copy=False))
-        each = normalized[:, self.tensor(self.obs_order)]
-        if not self.critic_identities:
-            return each
-        identities = torch.eye(agents, device=self.policy.device)
-        return torch.cat([each, identities.expand(len(each), -1, -1)], dim=-1)
-
-    def critic_actions(self, action: Tensor, own: Tensor | None = None) -> Tensor:
-        """The actions `[B, A, …]` that each agent's critic sees, of all actions `[B, U]`.
-
-        With `own [B, A, K]` each agent's critic sees that action of its agent, and recorded actions of all others.
-        """
-        part, agents = self.layout.own, len(self.group_spec.agents)
-        if not self.centralized:
-            return action.view(len(action), agents, part.action_size) if own is None else own
-        each = action[:, self.tensor(self.action_order)]
-        if own is None:
-            return each
-        for i in range(agents):
-            place = 0 if self.settings.critic.own_first else i
-            start = part.action.start + place * part.action_size
-            each[:, i, start : start + part.action_size] = own[:, i]
-        return each
-
-    def critic_outputs(self, net: networks.Net, obs: Tensor, actions: Tensor) -> Tensor:
-        """A critic's outputs `[S, M, …]` for `obs` and `actions` `[B, A, …]`."""
-        return net(self.by_parameter_set(torch.cat([obs, actions], dim=-1)))[0]
+    def write_inputs(
+        self, observation: Array, action: Array, index: Array, x: Array, where: GroupLayout, work: Workspace
+    ) -> None:
+        """Write critics' inputs."""
+        normalizer, count = self.normalizer, len(work.action)
+        losses.critic_inputs.over(
+            count,
+            *(where, observation, action, index, normalizer.shift[0], normalizer.scale[0], normalizer.limit),
+            *(x.reshape(count, -1), work.y.reshape(count, -1)),
+        )
 
     # State --------------------------------------------------------------------------------------------
 
     def state(self) -> State:
         return {
-            "actor": {"target": networks.export(self.actor.target), "adam": self.actor.flat.state()},
+            "actor": {"target": self.actor.target.weights(), "adam": self.actor.flat.state()},
             "critics": [critic.state() for critic in self.critics],
             "amounts": self.amounts.copy(),
             "normalizer": self.normalizer.state(),
@@ -678,7 +587,7 @@ class MADDPG(Learner):
         where = f"group '{self.group_spec.group}'"
         if len(state["critics"]) != len(self.critics):
             raise ValueError(f"{where}: {len(state['critics'])} critics were saved; critic.twin cannot change")
-        networks.restore(self.actor.target, state["actor"]["target"], f"{where}, target policy")
+        self.actor.target.load_weights(state["actor"]["target"], f"{where}, target policy")
         self.actor.flat.load(state["actor"]["adam"])
         for critic, saved in zip(self.critics, state["critics"], strict=True):
             critic.load(saved, f"{where}, critic")

@@ -4,14 +4,11 @@ Read `PPO.learn` from top to bottom: rewards by the group's preference, values, 
 epochs of minibatches over the decisions whose outcome is known (`minibatches.py`). The agents of a group share one
 actor and critic, or have one each, stacked and trained independently. The critic sees what its agent sees, or with
 `central_critic` the whole world as well (MAPPO, Yu et al. 2022); it shares the encoder of large pictures with the
-actor. The losses are in `losses.py`. Perceptrons with discrete choices are trained by `kernels.py`; all else, and
-logits that advice biases, go through autograd.
+actor. The losses are in `losses.py`; networks and their gradients in `nn/nets.py`.
 """
 
 from __future__ import annotations
 
-import functools
-import operator
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, NamedTuple
 
@@ -19,19 +16,19 @@ import numpy as np
 import torch
 
 from coterie.algorithms.divergence import demand_finite
-from coterie.algorithms.ppo import kernels as ppo_kernels
 from coterie.algorithms.ppo import losses
 from coterie.algorithms.ppo.advantages import advantages
 from coterie.algorithms.ppo.minibatches import (
     Batch,
+    FlatBatch,
+    Minibatch,
     Targets,
-    flatten_sequences,
+    lay_out,
     make_batch,
-    minibatches,
+    make_pass,
     pieces,
     rows_to_learn,
     shuffle,
-    to_device,
     valid_rows,
 )
 from coterie.core.decisions import Decisions, Joint, StateRows
@@ -40,20 +37,17 @@ from coterie.core.search_space import Choice, Real, Space, Whole
 from coterie.core.settings import Settings
 from coterie.core.types import Array, Metrics, State
 from coterie.core.validation import at_least, positive, within
-from coterie.nn import kernels, networks
-from coterie.nn.advice import advice_slopes, biased_logits, changes_learning
+from coterie.nn import networks
+from coterie.nn.advice import add_advice_slopes, changes_learning
+from coterie.nn.distributions import Choices
+from coterie.nn.nets import Net, TorchNet, make_net
 from coterie.nn.normalization import Normalizer, RunningMoments
-from coterie.nn.packing import PixelRows, Rows, append_columns, map_rows, table_state
+from coterie.nn.packing import Rows, SharedRows, append_columns, map_rows, table_state
 from coterie.policies.lora import LoraPolicy
 from coterie.policies.network import NetworkPolicy
 from coterie.preferences.episodic import EpisodeReturns
 
-CHUNK = 8192  # rows evaluated at once outside minibatches: enough to be fast, few enough for the cache
-CHUNK_NUMBERS = 2**22  # and at most this many numbers of observations: pictures fill the memory
-PIECE_NUMBERS = {"cpu": 2**21, "cuda": 2**28}  # the same for gradients through a shared encoder
-NO_MASK = np.zeros((0, 0), bool)
-NO_ADVICE = np.zeros((0, 0), np.float32)
-NO_STRENGTH = np.zeros(0, np.float32)
+PIECE_NUMBERS = {"cpu": 2**21, "cuda": 2**28}  # numbers of pictures from which a shared encoder learns at once
 
 
 @dataclass(frozen=True)
@@ -123,21 +117,7 @@ class Hyperparams(NamedTuple):
     learning_rate: float
     critic_learning_rate: float
     clip: float
-
-
-class PassTotals(NamedTuple):
-    """Metrics of one pass over the batch, for each parameter set."""
-
-    sums: Array  # [S, …]: of `losses.NAMES` over minibatches
-    kl: Array  # [S]: of the latest minibatch, before its step
-
-
-class Loss(NamedTuple):
-    """A loss as its slopes with respect to functions of a network's outputs."""
-
-    outputs: list[torch.Tensor]  # of each: [S, M], or logits [S, M, K]
-    slopes: list[Array]  # in the same shapes
-    totals: Array  # [S, …]: of `losses.NAMES`
+    entropy_coefficient: float
 
 
 class PPO(Learner):
@@ -173,18 +153,25 @@ class PPO(Learner):
         shape = replace(policy.shape, memory=0, extra=extra)
         self.shared = self.shared_encoder()
         encoded = None if self.shared is None else self.shared.encoded_size
-        self.critic = networks.Net(shape, policy.layout, 1, 1.0, policy.seeds("critic"), encoded).to(policy.device)
-        self.critic_flat = networks.FlatParams(self.critic)
+        self.critic_network = networks.Network(shape, policy.layout, 1, 1.0, policy.seeds("critic"), encoded)
+        self.critic_network.to(policy.device)
+        self.actor: Net = policy.trainable
+        self.critic = make_net(self.critic_network, policy.spec is not None)
+        self.both: TorchNet | None = None  # actor and critic where they share the encoder, which both gradients pass
+        if self.shared is not None:
+            flats = [self.actor.flat, self.critic.flat]
+            self.both = TorchNet(networks.ActorCritic(self.shared, self.critic_network), flats)
+            self.critic = TorchNet(networks.EncodedCritic(self.shared, self.critic_network), flats[1:])
+        numbers = PIECE_NUMBERS.get(policy.device.type, 2**28) // (
+            group_spec.parameter_sets * max(policy.layout.size, 1)
+        )
+        # how many rows of a minibatch are learned from together: pictures need much memory in the backward pass
+        self.rows_at_once = self.actor.rows_at_once if self.both is None else max(numbers, 1)
         slots = np.arange(group_spec.state_size)
         self.state_normalizer = Normalizer(slots, len(slots), 1, settings.central_critic)
         self.returns = RunningMoments(group_spec.parameter_sets)
 
-    @property
-    def compiled(self) -> bool:
-        """Whether the compiled path serves this policy."""
-        return self.policy.spec is not None
-
-    def shared_encoder(self) -> networks.Net | None:
+    def shared_encoder(self) -> networks.Network | None:
         """The actor, where the critic reads what the actor's encoder makes of observations; None: it has its own."""
         policy, wanted = self.policy, self.settings.share_encoder
         if isinstance(policy, NetworkPolicy) and policy.net.encode is not None and policy.reader is None:
@@ -216,15 +203,15 @@ class PPO(Learner):
 
         targets = Targets(advantage, returns, values[:-1], valid)
         if self.shared is not None:
-            critic_input = self.shared.split(critic_input)[1]
+            critic_input = self.shared.split(critic_input)[1]  # the rest is encoded by the actor
         batch = make_batch(self.policy, own, targets, self.add_hints(actor_input, own), critic_input)
         found = self.improve(self.scale_returns(batch), hyperparams, random)
         if warming:  # gradients by a new critic are noise: the actor begins without their momentum
-            self.policy.flat.clear_momentum()
+            self.actor.flat.clear_momentum()
         keep = hand_over is not None and (warming or hand_over.keep_statistics)
         self.update_statistics(own, state, valid, keep)
         means = (self.policy.normalizer.mean, self.state_normalizer.mean)
-        demand_finite(self.group_spec.group, found, means, (self.policy.flat.array, self.critic_flat.array))
+        demand_finite(self.group_spec.group, found, means, (self.actor.flat.array, self.critic.flat.array))
         return found | {
             "decisions": float(valid.sum()),
             "explained_variance": explained_variance(values[:-1][valid], returns[valid]),
@@ -244,7 +231,8 @@ class PPO(Learner):
         factor = left if s.learning_rate_schedule == "linear" else 1.0
         critic_rate = s.learning_rate if s.critic_learning_rate is None else s.critic_learning_rate
         clip = s.clip * left if s.clip_schedule == "linear" else s.clip
-        return Hyperparams(s.learning_rate * factor, critic_rate * factor, clip)
+        # floats, because the losses are compiled anew for integers
+        return Hyperparams(s.learning_rate * factor, critic_rate * factor, float(clip), float(s.entropy_coefficient))
 
     # Values -------------------------------------------------------------------------------------------
 
@@ -260,28 +248,7 @@ class PPO(Learner):
 
     def evaluate(self, critic_input: Rows) -> Array:
         """The critic's values `[S, M]` in the world's rewards."""
-        if self.compiled:
-            result = np.empty(critic_input.shape[:2], np.float32)
-            for i in range(len(critic_input)):
-                kernels.values(self.critic_flat.array[i], *self.critic.spec(), critic_input[i], result[i])
-        else:
-            count = critic_input[0].shape[1] if isinstance(critic_input, PixelRows) else critic_input.shape[1]
-            chunk = max(min(CHUNK, CHUNK_NUMBERS // max(self.policy.layout.size, 1)), 1)
-            parts = []
-            with torch.no_grad():
-                for first in range(0, max(count, 1), chunk):
-                    rows = map_rows(operator.itemgetter((slice(None), slice(first, first + chunk))), critic_input)
-                    x = map_rows(functools.partial(torch.as_tensor, device=self.policy.device), rows)
-                    parts.append(self.critic_outputs(x))
-            result = torch.cat(parts, dim=1).squeeze(-1).cpu().numpy()
-        return result * self.returns.scale + self.returns.shift
-
-    def critic_outputs(self, x: Rows) -> torch.Tensor:
-        """The critic's outputs for rows."""
-        if self.shared is None:
-            return self.critic(x)[0]
-        observed, rest = self.shared.split(x)
-        return self.critic(rest, None, self.shared.encode_observed(observed))[0]
+        return self.critic.predict(critic_input)[0][..., 0] * self.returns.scale + self.returns.shift
 
     def next_values(self, own: Decisions, state: StateRows | None, values: Array) -> Array:
         """V of what each decision's agent saw next, `[T, N, A]`; `values [T+1, N, A]` are V of the rows."""
@@ -323,7 +290,7 @@ class PPO(Learner):
         old_shift, old_scale, new_shift, new_scale = (
             torch.as_tensor(array, device=self.policy.device)[..., None] for array in units
         )
-        out = self.critic.out
+        out = self.critic_network.out
         out.weight.data.mul_(old_scale / new_scale)
         out.bias.data.mul_(old_scale / new_scale).add_((old_shift - new_shift) / new_scale)
 
@@ -346,174 +313,105 @@ class PPO(Learner):
 
         Every parameter set has its own minibatches and stops at its own `target_kl`, as if it were trained alone.
         """
-        rows, target_kl = rows_to_learn(batch), self.settings.target_kl
-        advice_use = self.group_spec.advice
-        if advice_use is None or not changes_learning(advice_use, batch.advice):
-            batch = batch._replace(advice=None)
-        biased = batch.advice is not None and advice_use is not None and advice_use.use.mode == "prior"
-        run = self.compiled_pass if self.compiled and not biased else self.autograd_pass
+        s, rows = self.settings, rows_to_learn(batch)
+        batch = self.prepare(batch)
+        decisions = lay_out(batch, self.policy.head, self.group_spec.advice, self.value_limits())
         sums, taken = np.zeros((len(rows), len(losses.NAMES))), np.zeros((len(rows), 1))
-        for _ in range(self.settings.epochs):
-            cuts = shuffle(rows, self.settings.minibatches, random)
-            found = run(batch, cuts, hyperparams)
-            sums += found.sums
-            taken[:, 0] += [len(mine) for mine in cuts]
-            if target_kl is not None:
-                rows = np.where(found.kl > target_kl, 0, rows)
+        totals, kl = np.zeros_like(sums), np.zeros(len(rows))
+        for _ in range(s.epochs):
+            cuts = shuffle(rows, s.minibatches, random)
+            once = make_pass(batch, decisions, cuts, s.normalize_advantages)
+            for part in once.minibatches:
+                self.step(batch, decisions, part, hyperparams)
+            losses.add_up.over(len(rows), once.terms, once.ends, once.counts, totals, kl)
+            sums += totals
+            taken[:, 0] += [len(mine.ends) for mine in cuts]
+            if s.target_kl is not None:
+                rows = np.where(kl > s.target_kl, 0, rows)
             if not rows.any():
                 break
         learned = taken[:, 0] > 0
         means = (sums[learned] / taken[learned]).mean(axis=0)
         return dict(zip(losses.NAMES, means.tolist(), strict=True)) | {"minibatches": float(taken[learned].mean())}
 
-    def compiled_pass(self, batch: Batch, cuts: list[list[Array]], hyperparams: Hyperparams) -> PassTotals:
-        """One pass of every parameter set over its minibatches, by `kernels.py`."""
-        actor, critic = self.policy.flat, self.critic_flat
-        assert self.policy.spec is not None
-        specs = (self.policy.spec, self.critic.spec())
-        found = self.no_totals()
-        for i, mine in enumerate(cuts):
-            if not mine:
-                continue
-            decisions = ppo_kernels.Decisions(
-                batch.actor_input[i],
-                batch.critic_input[i],
-                np.ascontiguousarray(batch.action[i].reshape(len(batch.action[i]), -1)),
-                NO_MASK if batch.mask is None else batch.mask[i],
-                batch.log_prob[i],
-                batch.importance[i],
-                batch.advantage[i],
-                batch.target[i],
-                batch.value[i],
-                batch.weight[i],
-                NO_ADVICE if batch.advice is None else batch.advice.probabilities[i],
-                NO_STRENGTH if batch.advice is None else batch.advice.strength[i],
-            )
-            numbers = ppo_kernels.Hyperparams(
-                self.loss_settings(hyperparams)[i],
-                self.settings.max_grad_norm,
-                hyperparams.learning_rate,
-                hyperparams.critic_learning_rate,
-            )
-            both = (actor.optimized(i), critic.optimized(i))
-            bounds = np.array([0, *np.cumsum([len(rows) for rows in mine])])
-            found.sums[i], found.kl[i] = ppo_kernels.ppo_pass(
-                decisions, np.concatenate(mine), bounds, specs, both, self.policy.choices, numbers, int(actor.steps[i])
-            )
-            actor.steps[i] += len(mine)
-            critic.steps[i] += len(mine)
-        return found
+    def prepare(self, batch: Batch) -> Batch:
+        """The batch with inputs where the networks read them, and without advice that does not change learning."""
+        advice_use = self.group_spec.advice
+        if advice_use is None or not changes_learning(advice_use, batch.advice):
+            batch = batch._replace(advice=None)
+        actor_input, critic_input = self.actor.place(batch.actor_input), batch.critic_input
+        if self.shared is None and batch.sequences is not None:  # the critic reads decisions, not sequences
+            critic_input = map_rows(lambda part: part.reshape(len(part), -1, part.shape[-1]), critic_input)
+        return batch._replace(actor_input=actor_input, critic_input=self.critic.place(critic_input))
 
-    def autograd_pass(self, batch: Batch, cuts: list[list[Array]], hyperparams: Hyperparams) -> PassTotals:
-        """The same through PyTorch."""
-        found = self.no_totals()
-        for part, learning in minibatches(to_device(batch, self.policy.device), cuts):
-            totals = self.step(part, learning, hyperparams)
-            found.sums[learning] += totals[learning]
-            found.kl[learning] = totals[learning, losses.NAMES.index("kl")]
-        return found
+    def step(self, batch: Batch, decisions: FlatBatch, part: Minibatch, hyperparams: Hyperparams) -> None:
+        """One gradient step of actor and critic on a minibatch."""
+        for piece in pieces(part, self.rows_at_once):
+            if self.both is None:
+                out = self.actor.forward(batch.actor_input, piece.items, batch.sequences)
+                self.actor.backward(self.policy_slopes(out, decisions, piece, hyperparams))
+                values = self.critic.forward(batch.critic_input, piece.rows)
+                self.critic.backward(self.value_slopes(values, decisions, piece))
+            else:
+                rows = SharedRows(batch.actor_input, batch.critic_input)
+                both = self.both.forward(rows, piece.items, batch.sequences)
+                out, values = (np.ascontiguousarray(part) for part in (both[..., :-1], both[..., -1:]))
+                slopes = self.policy_slopes(out, decisions, piece, hyperparams)
+                self.both.backward(np.concatenate([slopes, self.value_slopes(values, decisions, piece)], axis=-1))
+        limit = self.settings.max_grad_norm
+        self.actor.step(hyperparams.learning_rate, limit, part.learning)
+        self.critic.step(hyperparams.critic_learning_rate, limit, part.learning)
 
-    def no_totals(self) -> PassTotals:
-        """Zeros to add up."""
-        parameter_sets = self.group_spec.parameter_sets
-        return PassTotals(np.zeros((parameter_sets, len(losses.NAMES))), np.zeros(parameter_sets))
+    def value_limits(self) -> Array:
+        """Limits of how far a value may move `[S]`, in units of each critic; 0: any distance."""
+        clip = self.settings.value_clip
+        return np.zeros(len(self.returns.scale)) if clip is None else clip / self.returns.scale[:, 0].astype(np.float64)
 
-    def step(self, part: Batch, learning: Array, hyperparams: Hyperparams) -> Array:
-        """One gradient step of the parameter sets that learn from a minibatch; returns totals of the losses `[S, …]`.
+    def policy_slopes(self, out: Array, decisions: FlatBatch, piece: Minibatch, hyperparams: Hyperparams) -> Array:
+        """The slopes of the policy's loss by the actor's outputs `[S, M, outputs]`."""
+        head, logits, count = self.policy.head, out.reshape(-1, out.shape[-1]), len(piece.places)
+        if decisions.prior is not None:
+            logits = logits + decisions.prior[piece.places]
+        log_prob, entropy = head.forward(logits, decisions.taken, piece.places)
+        by_log_prob, by_entropy = np.empty(count, np.float32), np.empty(count, np.float32)
+        losses.policy_losses.over(
+            count,
+            *(log_prob, entropy, piece.places, piece.weight, piece.advantage, decisions.log_prob, decisions.importance),
+            *(hyperparams.clip, hyperparams.entropy_coefficient, by_log_prob, by_entropy, piece.terms),
+        )
+        slopes = head.backward(by_log_prob, by_entropy)
+        if decisions.advice is not None:
+            assert isinstance(head, Choices)
+            probabilities, strength = decisions.advice
+            add_advice_slopes.over(count, slopes, head.probability, piece.places, piece.weight, probabilities, strength)
+        return slopes.reshape(out.shape)
 
-        Actor and critic take their steps one after the other, or together where they share the encoder, which is one of
-        the actor's layers and follows both gradients.
-        """
-        if self.shared is not None:
-            return self.shared_step(self.shared, part, learning, hyperparams)
-        settings = self.loss_settings(hyperparams)
-        actor = self.actor_loss(part, settings, self.policy.net.unroll(part.actor_input, part.sequences))
-        self.adam_step(self.policy.flat, actor, hyperparams.learning_rate, learning)
-        out = self.critic(flatten_sequences(part).critic_input)[0]
-        critic = self.critic_loss(part, settings, out)
-        self.adam_step(self.critic_flat, critic, hyperparams.critic_learning_rate, learning)
-        return actor.totals + critic.totals
+    def value_slopes(self, values: Array, decisions: FlatBatch, piece: Minibatch) -> Array:
+        """The slopes of the values' loss by the critic's outputs `[S, M, 1]`."""
+        slopes = np.empty(len(piece.places), np.float32)
+        losses.value_losses.over(
+            len(slopes),
+            *(values.reshape(-1), piece.places, piece.weight, decisions.value, decisions.target),
+            *(decisions.value_limit, slopes, piece.terms),
+        )
+        return slopes.reshape(values.shape)
 
-    def shared_step(self, net: networks.Net, part: Batch, learning: Array, hyperparams: Hyperparams) -> Array:
-        """The same with one encoder. Pictures are encoded piece by piece: on a CPU, few of them need less memory."""
-        settings, cut = self.loss_settings(hyperparams), [part]
-        if part.sequences is None:
-            wanted = settings[0].normalize_advantages
-            scaled = [losses.normalize(*mine, wanted) for mine in zip(part.weight, part.advantage, strict=True)]
-            weight, advantage = (np.stack(arrays) for arrays in zip(*scaled, strict=True))
-            numbers = PIECE_NUMBERS.get(self.policy.device.type, 2**28)
-            rows = max(numbers // (len(weight) * max(self.policy.layout.size, 1)), 1)
-            cut = list(pieces(part._replace(weight=weight, advantage=advantage), rows))
-            settings = [each._replace(normalize_advantages=False) for each in settings]
-        flats, totals = (self.policy.flat, self.critic_flat), np.zeros((len(part.weight), len(losses.NAMES)))
-        networks.clear_gradients(flats)
-        for piece in cut:
-            observed, rest = net.split(piece.actor_input)
-            encoded = net.encode_observed(observed if piece.sequences is None else observed.flatten(1, 2))
-            actor = self.actor_loss(piece, settings, net.unroll(rest, piece.sequences, encoded))
-            out = self.critic(flatten_sequences(piece).critic_input, None, encoded)[0]
-            critic = self.critic_loss(piece, settings, out)
-            networks.backward(actor.outputs + critic.outputs, actor.slopes + critic.slopes)
-            totals += actor.totals + critic.totals
-        for flat, rate in zip(flats, (hyperparams.learning_rate, hyperparams.critic_learning_rate), strict=True):
-            flat.step(rate, self.settings.max_grad_norm, learning)
-        return totals
-
-    def actor_loss(self, part: Batch, settings: list[losses.LossSettings], out: torch.Tensor) -> Loss:
-        """The policy's loss for the actor's outputs."""
-        part = flatten_sequences(part)
-        advice_use, advice = self.group_spec.advice, part.advice
-        if advice_use is not None and advice is not None:
-            out = biased_logits(advice_use, out, advice)
-        log_prob, entropy = self.policy.head.evaluate_actions(out, part.action, part.mask)
-        detached = torch.stack([log_prob, entropy]).detach().cpu().numpy()
-        slopes, totals = np.empty_like(detached), np.zeros((len(part.weight), len(losses.NAMES)))
-        for i in range(len(part.weight)):
-            rows = (part.log_prob[i], part.importance[i], part.advantage[i], part.weight[i])
-            slopes[0, i], slopes[1, i], totals[i] = losses.policy_losses(
-                detached[0, i], detached[1, i], *rows, settings[i]
-            )
-        loss = Loss([log_prob, entropy], list(slopes), totals)
-        if advice_use is None or advice is None or advice_use.use.mode != "kl":
-            return loss
-        weight = np.stack([losses.normalize(mine, mine, False)[0] for mine in part.weight])
-        return Loss([*loss.outputs, out], [*loss.slopes, advice_slopes(out, part.mask, advice, weight)], totals)
-
-    def critic_loss(self, part: Batch, settings: list[losses.LossSettings], out: torch.Tensor) -> Loss:
-        """The values' loss for the critic's outputs."""
-        part, value = flatten_sequences(part), out.squeeze(-1)
-        detached = value.detach().cpu().numpy()
-        slopes, totals = np.empty_like(detached), np.zeros((len(part.weight), len(losses.NAMES)))
-        for i in range(len(part.weight)):
-            rows = (part.value[i], part.target[i], part.weight[i])
-            slopes[i], totals[i] = losses.value_losses(detached[i], *rows, settings[i])
-        return Loss([value], [slopes], totals)
-
-    def adam_step(self, flat: networks.FlatParams, loss: Loss, rate: float, learning: Array) -> None:
-        """One Adam step of some parameter sets."""
-        networks.adam_step([flat], loss.outputs, rate, self.settings.max_grad_norm, learning, loss.slopes)
-
-    def loss_settings(self, hyperparams: Hyperparams) -> list[losses.LossSettings]:
-        """Settings of the losses for each parameter set; each critic has its own units."""
-        s = self.settings
-        limits = [0.0 if s.value_clip is None else s.value_clip / float(scale) for scale in self.returns.scale[:, 0]]
-        clip, entropy = float(hyperparams.clip), float(s.entropy_coefficient)  # an integer would be compiled for anew
-        return [losses.LossSettings(clip, limit, entropy, s.normalize_advantages) for limit in limits]
+    # State --------------------------------------------------------------------------------------------
 
     def state(self) -> State:
         return {
-            "critic": networks.export(self.critic),
-            "actor_adam": self.policy.flat.state(),
-            "critic_adam": self.critic_flat.state(),
+            "critic": networks.export(self.critic_network),
+            "actor_adam": self.actor.flat.state(),
+            "critic_adam": self.critic.flat.state(),
             "returns": self.returns.state(),
             "state_normalizer": self.state_normalizer.state(),
             "outcomes": {} if self.outcomes is None else self.outcomes.state(),
         }
 
     def load(self, state: State) -> None:
-        networks.restore(self.critic, state["critic"], f"group '{self.group_spec.group}', critic")
-        self.policy.flat.load(state["actor_adam"])
-        self.critic_flat.load(state["critic_adam"])
+        networks.restore(self.critic_network, state["critic"], f"group '{self.group_spec.group}', critic")
+        self.actor.flat.load(state["actor_adam"])
+        self.critic.flat.load(state["critic_adam"])
         self.returns.load(state["returns"])
         self.state_normalizer.load(state["state_normalizer"])
         if self.outcomes is not None:

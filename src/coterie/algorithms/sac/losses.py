@@ -1,18 +1,20 @@
 """SAC's losses and their slopes, compiled: the one place where they are written.
 
-Both paths call these functions on rows `[M]` of one parameter set; they differ only in the networks' derivatives.
-Equations are those of Haarnoja et al. 2018, "Soft Actor-Critic Algorithms and Applications" (arXiv 1812.05905).
+Decisions of a batch are counted m = 0 to R − 1, those of one parameter set after those of another. Equations are those
+of Haarnoja et al. 2018, "Soft Actor-Critic Algorithms and Applications" (arXiv 1812.05905).
 """
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from coterie.core.types import Array
-from coterie.nn.kernels import OptimizedParams, adam, squashed_slopes
+from coterie.nn.launch import kernel
+
+NAMES = ("critic_loss", "q_mean", "td_error", "actor_q", "entropy")  # what `terms` holds, in this order
 
 
 class Hyperparams(NamedTuple):
@@ -26,69 +28,75 @@ class Hyperparams(NamedTuple):
     target_entropy: float
 
 
-@njit(cache=True, error_model="numpy")
-def keep_lower(out: Array, first: bool, lower: Array) -> None:
-    """Keep the lower of several critics' values `[M, 1]` in `lower [M]`."""
-    for m in range(len(lower)):
-        lower[m] = out[m, 0] if first else min(lower[m], out[m, 0])
+@kernel
+def join(m: int, x: Array, action: Array, joined: Array) -> None:
+    """Write a critic's inputs: the policy's `x [R, D]`, then an action `[R, K]`."""
+    for j in range(x.shape[1]):
+        joined[m, j] = x[m, j]
+    for k in range(action.shape[1]):
+        joined[m, x.shape[1] + k] = action[m, k]
 
 
-@njit(cache=True, error_model="numpy")
-def soft_targets(reward: Array, discount: Array, log_prob: Array, alpha: float, lower: Array) -> None:
-    """Replace the next action's lower value by the critics' target, r + γ (Q − α log π) (eqs. 3 and 5)."""
-    for m in range(len(lower)):
-        future = lower[m] - np.float32(alpha) * log_prob[m]
-        lower[m] = reward[m] + discount[m] * future if discount[m] > 0 else reward[m]
+@kernel
+def soft_targets(
+    m: int,
+    first: Array,
+    second: Array,
+    reward: Array,
+    discount: Array,
+    log_prob: Array,
+    log_alpha: Array,
+    targets: Array,
+) -> None:
+    """The critics' target, r + γ (min Q − α log π), from both target critics' values `[R, 1]` (eqs. 3 and 5)."""
+    alpha = np.float32(math.exp(log_alpha[m * len(log_alpha) // len(reward), 0]))
+    targets[m] = reward[m]
+    if discount[m] > 0:  # what follows an end may be anything
+        targets[m] = reward[m] + discount[m] * (min(first[m, 0], second[m, 0]) - alpha * log_prob[m])
 
 
-@njit(cache=True, error_model="numpy")
-def critic_loss(out: Array, target: Array, weight: Array) -> tuple[float, float, float]:
-    """Replace values `[M, 1]` by the slopes of Σ weight · ½(Q − target)² (eq. 5); returns (loss, mean value, error)."""
-    loss = mean = size = 0.0
-    for m in range(len(target)):
-        error = out[m, 0] - target[m]
-        loss += weight[m] * 0.5 * error * error
-        mean += weight[m] * out[m, 0]
-        size += weight[m] * abs(error)
-        out[m, 0] = weight[m] * error
-    return loss, mean, size
+@kernel
+def critic_loss(m: int, out: Array, targets: Array, weight: Array, critics: int, slopes: Array, terms: Array) -> None:
+    """Slopes of Σ weight · ½(Q − target)² by values `[R, 1]` (eq. 5); adds to the mean loss of so many critics."""
+    error = out[m, 0] - targets[m]
+    slopes[m, 0] = weight[m] * error
+    terms[m, 0] += weight[m] * 0.5 * error * error / critics
+    terms[m, 1] = weight[m] * out[m, 0]
+    terms[m, 2] = weight[m] * abs(error)
 
 
-@njit(cache=True, error_model="numpy")
-def lower_value_slopes(first: Array, second: Array, weight: Array) -> float:
-    """Replace two critics' values `[M, 1]` by the slopes of −Σ weight · min(Q₁, Q₂) (eq. 7); returns its negative."""
-    mean = 0.0
-    for m in range(len(weight)):
-        takes_first = first[m, 0] <= second[m, 0]
-        mean += weight[m] * min(first[m, 0], second[m, 0])
-        first[m, 0] = -weight[m] if takes_first else np.float32(0)
-        second[m, 0] = np.float32(0) if takes_first else -weight[m]
-    return mean
+@kernel
+def lower_value_slopes(
+    m: int, first: Array, second: Array, weight: Array, by_first: Array, by_second: Array, terms: Array
+) -> None:
+    """Slopes of −Σ weight · min(Q₁, Q₂) by both critics' values `[R, 1]` (eq. 7)."""
+    takes_first = first[m, 0] <= second[m, 0]
+    by_first[m, 0] = -weight[m] if takes_first else np.float32(0)
+    by_second[m, 0] = np.float32(0) if takes_first else -weight[m]
+    terms[m, 3] = weight[m] * min(first[m, 0], second[m, 0])
 
 
-@njit(cache=True, error_model="numpy")
-def policy_slopes(out: Array, noise: Array, action: Array, action_slope: Array, weight: Array, alpha: float) -> None:
-    """Replace the policy's outputs by the slopes of Σ weight · (α log π − Q) (eqs. 7 and 9).
-
-    `action_slope [M, K]` are those of −Σ weight · Q by actions.
-    """
-    squashed_slopes(out, noise, action, action_slope, np.float32(alpha) * weight)
+@kernel
+def entropy_slopes(m: int, weight: Array, log_prob: Array, log_alpha: Array, slopes: Array, terms: Array) -> None:
+    """Slopes of Σ weight · α log π by log-densities `[R]` (eqs. 7 and 9)."""
+    slopes[m] = np.float32(math.exp(log_alpha[m * len(log_alpha) // len(weight), 0])) * weight[m]
+    terms[m, 4] = -weight[m] * log_prob[m]
 
 
-@njit(cache=True, error_model="numpy")
-def temperature_step(
-    temperature: OptimizedParams, s: int, log_prob: Array, weight: Array, hyperparams: Hyperparams, step: int
-) -> float:
-    """One Adam step of log α down Σ weight · (−log α) (log π + target entropy) (eq. 18); returns the entropy.
+@kernel
+def temperature_slopes(s: int, log_prob: Array, weight: Array, target_entropy: float, slopes: Array) -> None:
+    """Slopes `[S, 1]` of Σ weight · (−log α) (log π + target entropy) by log α (eq. 18), for `[S, M]`.
 
     As in the authors' code log α takes the place of α in the objective: the sign of the slope, and so the solution, is
     the same, and steps do not shrink together with α.
     """
-    grad, entropy = np.zeros(1, np.float32), 0.0
-    for m in range(len(weight)):
-        grad[0] -= weight[m] * (log_prob[m] + np.float32(hyperparams.target_entropy))
-        entropy -= weight[m] * log_prob[m]
-    if hyperparams.temperature_rate > 0:
-        flat, mean, square = temperature.flat[s], temperature.mean[s], temperature.square[s]
-        adam(flat, grad, mean, square, step, hyperparams.temperature_rate, np.inf)
-    return entropy
+    slopes[s, 0] = 0
+    for m in range(log_prob.shape[1]):
+        slopes[s, 0] -= weight[s, m] * (log_prob[s, m] + np.float32(target_entropy))
+
+
+@kernel
+def add_up(k: int, terms: Array, sums: Array) -> None:
+    """Add the terms `[R, 5]` to `sums [5]`, in the order of rows."""
+    for m in range(len(terms)):
+        sums[k] += terms[m, k]

@@ -2,11 +2,11 @@
 
 Read `SAC.learn` from top to bottom. Experience becomes transitions in a replay; each update draws a batch from it. An
 update moves two critics towards `targets` (`critic_step`), the policy up the lower critic and its own entropy
-(`actor_step`), and the temperature towards the wanted entropy; the critics' target networks follow slowly. Every agent
-learns from its own observations and actions, with parameters shared by the group or one set for each agent.
+(`actor_step`), and the temperature towards the wanted entropy (`temperature_step`); the critics' target networks follow
+slowly. Every agent learns from its own observations and actions, with parameters shared by the group or one set each.
 
 Entropies are those of actions scaled to [−1, 1], so they do not depend on the units of the action space. Losses are in
-`losses.py`. Perceptrons are trained by `kernels.py`, other networks by autograd with the same losses.
+`losses.py`; networks and their gradients are in `nn/nets.py`.
 """
 
 from __future__ import annotations
@@ -15,21 +15,17 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from coterie.algorithms.actor_critic import NetworkWithTarget, RowScaling, to_array, weights_of
+from coterie.algorithms.actor_critic import DecisionBatch, NetworkWithTarget
 from coterie.algorithms.divergence import demand_finite
 from coterie.algorithms.joint_transitions import (
     JointLayout,
-    JointTransitions,
     PendingSteps,
     load_pending,
     save_pending,
 )
 from coterie.algorithms.replay import MemorySettings, Replay
-from coterie.algorithms.sac import kernels, losses
-from coterie.algorithms.sac.kernels import Draws
+from coterie.algorithms.sac import losses
 from coterie.algorithms.sac.losses import Hyperparams
 from coterie.core.decisions import Decisions, Joint
 from coterie.core.group import GroupSpec, Learner, Panel, Preference, preferred_rewards
@@ -37,12 +33,11 @@ from coterie.core.search_space import Choice, Real, Space
 from coterie.core.settings import Settings
 from coterie.core.types import Array, Metrics, State
 from coterie.core.validation import at_least, positive, within
-from coterie.nn import networks
-from coterie.nn.kernels import OptimizedParams, sample_squashed
+from coterie.nn.kernels import OptimizedParams, sample_squashed, squashed_slopes, step_sets
+from coterie.nn.nets import Net
 from coterie.policies.gaussian import GaussianPolicy
 from coterie.policies.network import check_widths
 
-METRICS = ("critic_loss", "q_mean", "td_error", "actor_q", "entropy")
 CRITICS = ("critic", "twin")  # their first weights are drawn under these names
 
 
@@ -124,15 +119,23 @@ class SACSettings(Settings):
 # The learner ------------------------------------------------------------------------------------------
 
 
-class Batch(NamedTuple):
-    """Transitions as the networks take them: M rows of each of S parameter sets."""
+class Draws(NamedTuple):
+    """The random numbers of an iteration's updates."""
 
-    x: Tensor  # [S, M, …]: inputs of the policy
-    next_x: Tensor  # [S, M, …]
-    action: Tensor  # [S, M, K]
-    reward: Array  # [S, M]
-    discount: Array  # [S, M]
-    weight: Array  # [S, M]: of each decision in its parameter set's mean
+    indices: Array  # [updates, B] int64: rows of the replay
+    noise: Array  # [updates, 2, S, M, K] float32: of next actions, then of actions
+
+
+class Workspace:
+    """Arrays for the updates of an iteration."""
+
+    def __init__(self, batch: DecisionBatch) -> None:
+        lead, width = batch.weight.shape, batch.action.shape[2]
+        self.joined = np.empty((*lead, batch.x.shape[2] + width), np.float32)  # a critic's inputs
+        self.action, self.log_prob = np.empty_like(batch.action), np.empty(lead, np.float32)  # of the policy
+        self.targets, self.by_log_prob = np.empty(lead, np.float32), np.empty(lead, np.float32)
+        self.slopes = [np.empty((*lead, 1), np.float32) for _ in CRITICS]  # by the critics' values
+        self.out_slopes = np.empty((*lead, 2 * width), np.float32)  # by the policy's outputs
 
 
 class SAC(Learner):
@@ -154,6 +157,7 @@ class SAC(Learner):
             raise ValueError("learner 'sac' needs a world in which all agents act at once; set name=ppo")
         self.layout = JointLayout((group_spec.info,), group_spec.group)
         self.critics = [self.make_critic(name) for name in CRITICS]
+        self.actor: Net = policy.trainable
         log_alpha = np.full((group_spec.parameter_sets, 1), np.log(settings.temperature.start), np.float32)
         self.temperature = OptimizedParams(log_alpha, np.zeros_like(log_alpha), np.zeros_like(log_alpha))
         self.replay = Replay(settings.replay.uniform(), self.layout.empty_rows(0))
@@ -169,12 +173,7 @@ class SAC(Learner):
             activation=s.activation or policy.shape.activation,
             extra=policy.shape.extra + policy.size,
         )
-        return NetworkWithTarget.critic(shape, policy.layout, 1, policy.seeds(name), policy.device)
-
-    @property
-    def compiled(self) -> bool:
-        """Whether `kernels.py` trains this policy."""
-        return self.policy.spec is not None
+        return NetworkWithTarget.critic(shape, policy.layout, 1, policy.seeds(name), policy)
 
     def learn(self, own: Decisions, joint: Joint, random: np.random.Generator) -> Metrics:
         s = self.settings
@@ -185,19 +184,13 @@ class SAC(Learner):
             updates, self.due = int(self.due), self.due % 1
             hyperparams = self.hyperparams(joint.progress)
             if updates:
-                run = self.compiled_updates if self.compiled else self.autograd_updates
-                sums = run(self.draw(updates, random), hyperparams)
-                metrics |= dict(zip(METRICS, (sums / updates).tolist(), strict=True))
+                sums = self.improve(self.draw(updates, random), hyperparams)
+                metrics |= dict(zip(losses.NAMES, (sums / updates).tolist(), strict=True))
             metrics |= {"updates": float(updates), "learning_rate": hyperparams.actor_rate}
         self.update_normalizer(own)
-        learned = [self.temperature.flat, *(flat.array for flat in self.flats)]
+        learned = [self.temperature.flat, self.actor.flat.array, *(critic.flat.array for critic in self.critics)]
         demand_finite(self.group_spec.group, metrics, [self.policy.normalizer.mean], learned)
         return metrics | {"temperature": float(np.exp(self.temperature.flat).mean())}
-
-    @property
-    def flats(self) -> list[networks.FlatParams]:
-        """The parameters of the policy and of the critics."""
-        return [self.policy.flat, *(critic.flat for critic in self.critics)]
 
     def hyperparams(self, progress: float) -> Hyperparams:
         """The numbers of this iteration."""
@@ -234,123 +227,99 @@ class SAC(Learner):
         rows = batch * len(self.group_spec.agents) // sets
         return Draws(index, random.standard_normal((updates, 2, sets, rows, self.policy.size), np.float32))
 
-    def compiled_updates(self, draws: Draws, hyperparams: Hyperparams) -> Array:
-        """All updates through `kernels.py`; returns the sums over updates of `METRICS`."""
-        policy, normalizer = self.policy, self.policy.normalizer
-        assert policy.spec is not None
-        flat, nothing = policy.flat, np.zeros((0, 0), np.float32)  # the policy has no target network
-        sums: Array = kernels.sac_updates(
-            kernels.Iteration(
-                self.replay.rows,
-                draws,
-                RowScaling(normalizer.shift, normalizer.scale, normalizer.limit, policy.identities),
-                policy.spec,
-                self.critics[0].net.spec(),
-                hyperparams,
-            ),
-            kernels.NetworkArrays(flat.array, flat.mean, flat.square, nothing),
-            tuple(critic.arrays() for critic in self.critics),
-            self.temperature,
-            self.critics[0].steps,
-        )
-        for one in self.flats:
-            one.steps += len(draws.indices)
-        return sums
+    # Updates ------------------------------------------------------------------------------------------
 
-    # Updates by autograd ------------------------------------------------------------------------------
-
-    def autograd_updates(self, draws: Draws, hyperparams: Hyperparams) -> Array:
-        """All updates through PyTorch; returns the sums over updates of `METRICS`."""
-        sums = np.zeros(len(METRICS))
-        for index, (next_noise, noise) in zip(draws.indices, draws.noise, strict=True):
-            batch = self.batch(JointTransitions(*(column[index] for column in self.replay.rows)))
-            alpha = np.exp(self.temperature.flat[:, 0])
-            sums[:3] += self.critic_step(batch, self.targets(batch, next_noise, alpha), hyperparams)
-            found, log_prob = self.actor_step(batch, noise, alpha, hyperparams)
-            sums[3] += found
-            for s, weight in enumerate(batch.weight):
-                entropy = losses.temperature_step(
-                    self.temperature, s, log_prob[s], weight, hyperparams, self.critics[0].steps
-                )
-                sums[4] += entropy / len(batch.weight)
+    def improve(self, draws: Draws, hyperparams: Hyperparams) -> Array:
+        """All updates of an iteration; returns sums over updates of `losses.NAMES`, averaged over parameter sets."""
+        updates, rows = draws.indices.shape
+        batch = DecisionBatch(self.policy, self.layout.own, rows, self.policy.size)
+        work, terms = Workspace(batch), np.zeros((updates, batch.weight.size, len(losses.NAMES)))
+        for index, (next_noise, noise), mine in zip(draws.indices, draws.noise, terms, strict=True):
+            batch.fill(self.replay.rows, index)
+            self.find_targets(batch, next_noise, work)
+            self.critic_step(batch, work, hyperparams, mine)
+            self.actor_step(batch, noise, work, hyperparams, mine)
+            self.temperature_step(batch, work, hyperparams)
             for critic in self.critics:
                 critic.move_target(hyperparams.tau)
-        return sums
+        sums = np.zeros(len(losses.NAMES))
+        losses.add_up.over(len(sums), terms.reshape(-1, len(sums)), sums)
+        return sums / self.group_spec.parameter_sets
 
-    @torch.no_grad()
-    def targets(self, batch: Batch, noise: Array, alpha: Array) -> Array:
-        """The critics' targets `[S, M]`."""
-        action, log_prob = self.sample(to_array(self.policy.net(batch.next_x)[0]), noise)
-        y = torch.cat([batch.next_x, self.tensor(action)], dim=-1)
-        lower = np.empty_like(log_prob)
-        for c, critic in enumerate(self.critics):
-            for s, out in enumerate(to_array(critic.target(y)[0])):
-                losses.keep_lower(out, c == 0, lower[s])
-        for s, reward in enumerate(batch.reward):
-            losses.soft_targets(reward, batch.discount[s], log_prob[s], alpha[s], lower[s])
-        return lower
-
-    def critic_step(self, batch: Batch, targets: Array, hyperparams: Hyperparams) -> Array:
-        """One step of both critics; returns (loss, mean value, mean error), the latter two of the first."""
-        y, sums = torch.cat([batch.x, batch.action], dim=-1), np.zeros(3)
-        predicted = [critic.net(y)[0] for critic in self.critics]
-        slopes = [to_array(out) for out in predicted]
-        for c, out in enumerate(slopes):
-            for s, weight in enumerate(batch.weight):
-                loss, mean, error = losses.critic_loss(out[s], targets[s], weight)
-                sums += [loss / len(slopes), mean, error] if c == 0 else [loss / len(slopes), 0, 0]
-        flats = [critic.flat for critic in self.critics]
-        networks.adam_step(flats, predicted, hyperparams.critic_rate, hyperparams.max_grad_norm, slopes=slopes)
-        return sums / len(targets)
-
-    def actor_step(self, batch: Batch, noise: Array, alpha: Array, hyperparams: Hyperparams) -> tuple[float, Array]:
-        """One step of the policy; returns the mean lower value of its actions and their log-densities `[S, M]`."""
-        out = self.policy.net(batch.x)[0]
-        slopes = to_array(out)
-        action, log_prob = self.sample(slopes, noise)
-        point = self.tensor(action).requires_grad_()
-        values = [critic.net(torch.cat([batch.x, point], dim=-1))[0] for critic in self.critics]
-        first, second = (to_array(value) for value in values)
-        mean = 0.0
-        for s, weight in enumerate(batch.weight):
-            mean += losses.lower_value_slopes(first[s], second[s], weight)
-        (found,) = torch.autograd.grad(values, [point], [self.tensor(first), self.tensor(second)])
-        action_slope = to_array(found)
-        for s, weight in enumerate(batch.weight):
-            losses.policy_slopes(slopes[s], noise[s], action[s], action_slope[s], weight, alpha[s])
-        flats = [self.policy.flat]
-        networks.adam_step(flats, [out], hyperparams.actor_rate, hyperparams.max_grad_norm, slopes=[slopes])
-        return mean / len(alpha), log_prob
-
-    def sample(self, out: Array, noise: Array) -> tuple[Array, Array]:
-        """Actions `[S, M, K]` in [−1, 1] and their log-densities `[S, M]`, for outputs `[S, M, 2K]`."""
-        action, log_prob = np.empty_like(noise), np.empty(noise.shape[:2], np.float32)
-        for s in range(len(out)):
-            sample_squashed(out[s], noise[s], action[s], log_prob[s])
-        return action, log_prob
-
-    def tensor(self, array: Array) -> Tensor:
-        """An array as a tensor on the networks' device."""
-        return torch.as_tensor(array, device=self.policy.device)
-
-    def batch(self, rows: JointTransitions) -> Batch:
-        """Transitions as the networks take them."""
-        own, valid, policy = self.layout.own, rows.valid, self.policy
-        weight = weights_of(valid, self.group_spec.parameter_sets)
-        agents = np.arange(len(self.group_spec.agents))
-        x, next_x = (
-            self.tensor(policy.prepare(own.observations(packed), agents))
-            for packed in (rows.observation, rows.next_obs)
+    def find_targets(self, batch: DecisionBatch, noise: Array, work: Workspace) -> None:
+        """Write the critics' targets."""
+        self.sample(self.actor.forward(batch.next_x), noise, work)
+        self.join(batch.next_x, work.action, work)
+        first, second = (flat(critic.target.forward(work.joined)) for critic in self.critics)
+        losses.soft_targets.over(
+            batch.weight.size,
+            *(first, second, flat1(batch.reward), flat1(batch.discount), flat1(work.log_prob)),
+            *(self.temperature.flat, flat1(work.targets)),
         )
-        action = self.tensor(policy.arrange(own.actions(rows.action)))
-        numbers = (policy.arrange(a[..., None])[..., 0] for a in (rows.reward, rows.discount, weight))
-        return Batch(x, next_x, action, *numbers)
+
+    def critic_step(self, batch: DecisionBatch, work: Workspace, hyperparams: Hyperparams, terms: Array) -> None:
+        """One step of both critics towards the targets; metrics of values are those of the first."""
+        self.join(batch.x, batch.action, work)
+        for critic, slopes in zip(self.critics[::-1], work.slopes, strict=True):
+            out = critic.net.forward(work.joined)
+            losses.critic_loss.over(
+                batch.weight.size,
+                *(flat(out), flat1(work.targets), flat1(batch.weight), len(CRITICS), flat(slopes), terms),
+            )
+            critic.net.backward(slopes)
+            critic.net.step(hyperparams.critic_rate, hyperparams.max_grad_norm)
+
+    def actor_step(
+        self, batch: DecisionBatch, noise: Array, work: Workspace, hyperparams: Hyperparams, terms: Array
+    ) -> None:
+        """One step of the policy up the lower critic and the entropy."""
+        count, width, out = batch.weight.size, self.policy.size, self.actor.forward(batch.x)
+        self.sample(out, noise, work)
+        self.join(batch.x, work.action, work)
+        nets = [critic.net for critic in self.critics]
+        first, second = (flat(net.forward(work.joined, through=width)) for net in nets)
+        losses.lower_value_slopes.over(
+            count, first, second, flat1(batch.weight), flat(work.slopes[0]), flat(work.slopes[1]), terms
+        )
+        by_first, by_second = (net.input_slopes(slopes) for net, slopes in zip(nets, work.slopes, strict=True))
+        losses.entropy_slopes.over(
+            count,
+            *(flat1(batch.weight), flat1(work.log_prob), self.temperature.flat, flat1(work.by_log_prob), terms),
+        )
+        squashed_slopes.over(
+            count,
+            *(flat(out), flat(noise), flat(work.action), flat(by_second + by_first), flat1(work.by_log_prob)),
+            flat(work.out_slopes),
+        )
+        self.actor.backward(work.out_slopes)
+        self.actor.step(hyperparams.actor_rate, hyperparams.max_grad_norm)
+
+    def temperature_step(self, batch: DecisionBatch, work: Workspace, hyperparams: Hyperparams) -> None:
+        """One Adam step of the logarithm of the temperature."""
+        if hyperparams.temperature_rate > 0:
+            log_alpha, mean, square = self.temperature
+            slopes, steps = np.empty_like(log_alpha), self.actor.flat.steps - 1  # `step_sets` counts this one
+            losses.temperature_slopes.over(
+                len(slopes), work.log_prob, batch.weight, float(hyperparams.target_entropy), slopes
+            )
+            step_sets(
+                *(log_alpha, slopes, mean, square, steps, np.arange(len(slopes)), np.ones(0, bool)),
+                *(hyperparams.temperature_rate, np.inf),
+            )
+
+    def sample(self, out: Array, noise: Array, work: Workspace) -> None:
+        """Write actions in [−1, 1] and their log-densities, for outputs `[S, M, 2K]`."""
+        sample_squashed.over(work.log_prob.size, *(flat(out), flat(noise), flat(work.action), flat1(work.log_prob)))
+
+    def join(self, x: Array, action: Array, work: Workspace) -> None:
+        """Write critics' inputs."""
+        losses.join.over(work.log_prob.size, flat(x), flat(action), flat(work.joined))
 
     # State --------------------------------------------------------------------------------------------
 
     def state(self) -> State:
         return {
-            "adam": self.policy.flat.state(),
+            "adam": self.actor.flat.state(),
             "critics": [critic.state() for critic in self.critics],
             "temperature": {name: array.copy() for name, array in self.temperature._asdict().items()},
             "replay": self.replay.state(),
@@ -360,7 +329,7 @@ class SAC(Learner):
 
     def load(self, state: State) -> None:
         where = f"group '{self.group_spec.group}'"
-        self.policy.flat.load(state["adam"])
+        self.actor.flat.load(state["adam"])
         for critic, saved in zip(self.critics, state["critics"], strict=True):
             critic.load(saved, f"{where}, critic")
         if self.settings.temperature.learned:  # a fixed one is a setting, which population-based training changes
@@ -369,3 +338,13 @@ class SAC(Learner):
         self.replay.load(state["replay"], where)
         self.pending = load_pending(state["pending"])
         self.due = state["due"]
+
+
+def flat(array: Array) -> Array:
+    """`[S, M, F]` as `[S·M, F]`."""
+    return array.reshape(-1, array.shape[-1])
+
+
+def flat1(array: Array) -> Array:
+    """`[S, M]` as `[S·M]`."""
+    return array.reshape(-1)

@@ -63,7 +63,7 @@ class PositionNetwork:
         else:
             size = int(np.prod(game.observation.shape))
             shape = networks.Shape(settings.hidden, "relu", "mlp", (), 0)
-            self.net = networks.Net(shape, layout(Box((size,), -np.inf, np.inf)), game.actions + 1, 0.1, [seed])
+            self.net = networks.Network(shape, layout(Box((size,), -np.inf, np.inf)), game.actions + 1, 0.1, [seed])
             if kernels.available() and settings.device != "cuda":
                 self.spec = self.net.spec()
         self.device = resolve_device(settings.device, self.spec is not None)
