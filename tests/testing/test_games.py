@@ -94,7 +94,7 @@ class World(Tictactoe):
         super().__init__(TictactoeSettings(), num_envs)
         self.defect, self.broken = defect, Broken(defect)
         if defect == "beyond 1":
-            self._rewards *= 2  # payoffs and rewards agree
+            self._setup.rewards[:] *= 2  # payoffs and rewards agree
 
     @property
     def game(self):

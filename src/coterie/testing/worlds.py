@@ -85,11 +85,13 @@ class Progress:
     def __init__(self, total: int, report: Callable[[str], None] | None) -> None:
         self.total, self.report = total, report
         self.steps, self.env_steps, self.seconds = 0, 0, 0.0
-        self.due = time.monotonic() + REPORT_EVERY
+        self.due: float | None = None  # counts from the first step: kernels are compiled before
 
     def count(self, num_envs: int, seconds: float) -> None:
         """Count a step that took so long."""
         self.steps, self.env_steps, self.seconds = self.steps + 1, self.env_steps + num_envs, self.seconds + seconds
+        if self.due is None:
+            self.due = time.monotonic() + REPORT_EVERY
         if self.report is not None and time.monotonic() >= self.due:
             self.due = time.monotonic() + REPORT_EVERY
             left = self.seconds / self.steps * max(self.total - self.steps, 0)

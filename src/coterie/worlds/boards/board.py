@@ -97,7 +97,7 @@ class BoardWorld(World):
         self._setup = _Setup(
             game.start, np.array(rewards, np.float32) * np.float32(game.payoff_unit), random_first, opening_moves
         )
-        self._kernels = _make_kernels(game.rules)
+        self._start, self._observe, self._step = _make_kernels(game.rules)
         size = int(np.prod(game.observation.shape))
         box = game.observation
         low, high = (bound if np.ndim(bound) == 0 else np.ravel(bound) for bound in (box.low, box.high))
@@ -130,7 +130,7 @@ class BoardWorld(World):
         )
         self._timestep = TimeStep({"player": agent_step}, self._arrays.ended)
         self.reset(0)  # a new world is valid before its first reset
-        self._kernels.step.over(0, self._arrays, np.zeros((num_envs, 2), np.int64), self._setup)  # compiled here
+        self._step.over(0, self._arrays, np.zeros((num_envs, 2), np.int64), self._setup)  # compiled here
 
     @property
     def game(self) -> CompiledGame:
@@ -144,7 +144,7 @@ class BoardWorld(World):
     def reset(self, seed: int) -> TimeStep:
         """Reset every game."""
         seed_copies(self._arrays.random, seed, self._game.name)
-        self._kernels.start.over(self.num_envs, self._arrays, self._setup)
+        self._start.over(self.num_envs, self._arrays, self._setup)
         self._check_faults()
         return self._present()
 
@@ -158,13 +158,13 @@ class BoardWorld(World):
             mover = int(self._arrays.position[copy, 0])
             reason = self.why_illegal(int(chosen[copy, mover]))
             raise ValueError(f"illegal move in copy {copy} by {AGENTS[mover]}: {reason}")
-        self._kernels.step.over(self.num_envs, self._arrays, chosen, self._setup)
+        self._step.over(self.num_envs, self._arrays, chosen, self._setup)
         self._check_faults()
         return self._timestep
 
     def _present(self) -> TimeStep:
         """The time step of the present positions, without rewards and ends."""
-        self._kernels.observe.over(self.num_envs, self._arrays)
+        self._observe.over(self.num_envs, self._arrays)
         self._check_faults()
         return self._timestep
 
@@ -350,18 +350,11 @@ def _find_illegal(a: _Arrays, actions: Array) -> int:
     return -1
 
 
-class _Kernels(NamedTuple):
-    """The kernels of one game."""
-
-    # Numba's functions bind like methods, which the type checker takes fields of tuples for
-    start: Any  # Kernel[[_Arrays, _Setup]]
-    observe: Any  # Kernel[[_Arrays]]
-    step: Any  # Kernel[[_Arrays, Array, _Setup]]
-
-
 @functools.cache
-def _make_kernels(pointers: Rules) -> _Kernels:
-    """Compile a game's rules into kernels of its own."""
+def _make_kernels(
+    pointers: Rules,
+) -> tuple[Kernel[[_Arrays, _Setup]], Kernel[[_Arrays]], Kernel[[_Arrays, Array, _Setup]]]:
+    """Compile a game's rules into kernels of its own: to start games, to observe them, and to step them."""
     rules = inline_rules(pointers)
     start, write_scene = _make_start(rules), _make_write_scene(rules)
 
@@ -373,7 +366,7 @@ def _make_kernels(pointers: Rules) -> _Kernels:
         a.ended[n] = False
         write_scene(a, n)
 
-    return _Kernels(start, observe, _make_step(rules, start, write_scene))
+    return start, observe, _make_step(rules, start, write_scene)
 
 
 def _make_start(rules: Rules) -> Kernel[[_Arrays, _Setup]]:
