@@ -19,7 +19,6 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent.parent
 PYTHON = "3.11.5"  # the oldest one with all pinned versions
-INDEX = "https://pypi.org/simple"
 HEADER = "# Written by `make lock`; installed by `make install-hashed`.\n"
 MORE_TOOLS = [
     "editables",
@@ -53,7 +52,7 @@ def main() -> int:
 
 def compile_lock(uv: str, sources: list[str], requirements: list[str]) -> str:
     """What uv resolves from these sources, of which `-` stands for the requirements, with hashes."""
-    command = [uv, "pip", "compile", *sources, "--constraints", "constraints.txt", "--default-index", INDEX]
+    command = [uv, "pip", "compile", *sources, "--constraints", "constraints.txt"]
     options = [
         "--universal",
         "--python-version",
