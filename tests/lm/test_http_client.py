@@ -12,9 +12,9 @@ import pytest
 
 from coterie.lm import Sampling, load
 from coterie.lm.ask.http import HttpSettings
+from coterie.lm.ask.http_client import Client, RequestFailed
 from coterie.lm.ask.interface import Rejected, RetriesExhausted
 from coterie.lm.ask.retry import RetrySettings
-from coterie.lm.backends.http_client import Client, RequestFailed
 from helpers.hostile_server import HostileServer, drip, endless, head, whole
 
 GOOD = {"choices": [{"text": "yes", "finish_reason": "stop"}], "usage": {"prompt_tokens": 3, "completion_tokens": 1}}

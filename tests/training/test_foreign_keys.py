@@ -10,7 +10,7 @@ import coterie
 from coterie.config import schema
 from coterie.config.schema import ConfigError
 from coterie.lm.ask.http import HttpSettings
-from coterie.lm.key_hosts import LIST, Key, KeyHosts
+from coterie.lm.ask.key_hosts import LIST, Key, KeyHosts
 from coterie.runs.run import Run
 from coterie.studies.demonstrate.record import DemonstrationSpec, record
 from coterie.studies.exploit.exploit import ExploitSpec, exploit

@@ -16,8 +16,8 @@ from coterie.lm.ask.budget import BudgetSettings
 from coterie.lm.ask.cache import CacheSettings
 from coterie.lm.ask.http import HttpSettings
 from coterie.lm.ask.interface import LMError, Missing
+from coterie.lm.ask.key_hosts import LIST, Key, KeyHosts
 from coterie.lm.ask.loading import BUILT_IN, LMSettings, backend_of, check_model, find_models
-from coterie.lm.key_hosts import LIST, Key, KeyHosts
 from coterie.training.evaluate import actor_metrics
 from coterie.training.players import named_policy
 

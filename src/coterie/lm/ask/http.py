@@ -32,6 +32,7 @@ import numpy as np
 
 from coterie.core import heartbeat
 from coterie.core.validation import positive
+from coterie.lm.ask.http_client import PORTS, Answer, Client, RequestFailed
 from coterie.lm.ask.interface import (
     Completion,
     LanguageModel,
@@ -45,7 +46,6 @@ from coterie.lm.ask.interface import (
     cut_at_stop,
     sample_generator,
 )
-from coterie.lm.backends.http_client import PORTS, Answer, Client, RequestFailed
 
 log = logging.getLogger("coterie")
 BUSY_STATUSES = (408, 409, 425, 429)  # temporary, and not billed
