@@ -264,7 +264,7 @@ def test_impossible_settings_are_refused(fields, message):
 def test_every_setting_has_a_test_here():
     tested = {"hidden", "activation", "encoder", "channels", "identity", "continuous", "normalize_observations"}
     tested |= {"memory", "compiled"}
-    tested |= {"device"}  # in tests/nn/test_devices.py
+    tested |= {"device", "network"}  # in tests/nn/test_devices.py and tests/nn/test_own_networks.py
     tested |= {"text"}  # in test_text_encoder.py
     assert {field.name for field in dataclasses.fields(NetworkSettings)} == tested
 

@@ -259,7 +259,7 @@ def test_impossible_settings_are_refused():
 def test_every_setting_has_a_test_here():
     tested = {"hidden", "activation", "encoder", "channels", "identity", "dueling", "compiled"}
     tested |= {"normalize_observations"}
-    tested |= {"device"}  # in tests/nn/test_devices.py
+    tested |= {"device", "network"}  # in tests/nn/test_devices.py and tests/nn/test_own_networks.py
     tested |= {"text"}  # in test_text_encoder.py
     assert {field.name for field in dataclasses.fields(QNetworkSettings)} == tested
 

@@ -43,6 +43,7 @@ class PendingSteps(NamedTuple):
     active: Array  # [N, E] bool
     terminated: Array  # [N, E] bool
     truncated: Array  # [N, E] bool
+    beyond: Array  # [N, O]: what truncated agents saw last; other numbers mean nothing
 
 
 def save_pending(pending: PendingSteps | None) -> State:
@@ -121,27 +122,29 @@ class JointLayout:
     def nothing_pending(self, num_envs: int) -> PendingSteps:
         """The pending steps before the first rollout."""
         like, ends = self.empty_rows(num_envs), np.zeros((num_envs, self.num_agents), bool)
-        return PendingSteps(like.observation, like.action, like.legal, like.reward, ends, ends.copy(), ends.copy())
+        return PendingSteps(
+            like.observation, like.action, like.legal, like.reward, ends, ends.copy(), ends.copy(), like.next_obs
+        )
 
     def steps(self, joint: Joint, rewards: Array) -> PendingSteps:
         """A rollout as rows `[T, N, …]`, with the learning group's rewards `[T, N, A]`."""
         parts = [(part, joint.decisions[name]) for name, part in self.groups.items()]
         shape = rewards.shape[:2]
         masks = [np.broadcast_to(_mask(p, e), (*shape, e.valid.shape[2], p.action_size)) for p, e in parts]
+        seen = [pack(p.layout, e.observation) for p, e in parts]
+        beyond = [rows[1:] for rows in seen]
+        if any(e.truncated.any() for _, e in parts):
+            beyond = [e.at_next(rows, pack(p.layout, e.finals.observation)) for rows, (p, e) in zip(seen, parts)]
         return PendingSteps(
-            _concatenate([pack(p.layout, e.observation)[:-1] for p, e in parts]),
+            _concatenate([rows[:-1] for rows in seen]),
             _concatenate([encode(p.info.spaces.action, e.action) for p, e in parts]),
             _concatenate(masks),
             rewards.astype(np.float32, copy=False),
             np.concatenate([e.valid for _, e in parts], axis=2),
             np.concatenate([e.terminated for _, e in parts], axis=2),
             np.concatenate([e.truncated for _, e in parts], axis=2),
+            _concatenate(beyond),
         )
-
-    def finals(self, joint: Joint) -> tuple[Array, Array]:
-        """Time steps and copies of truncations `[F, 2]`, and all groups' final observations there `[F, O]`."""
-        parts = [(part, joint.decisions[name]) for name, part in self.groups.items()]
-        return parts[0][1].finals.at, _concatenate([pack(p.layout, e.finals.observation) for p, e in parts])
 
     def complete(
         self, joint: Joint, rewards: Array, pending: PendingSteps | None, gamma: float
@@ -150,7 +153,7 @@ class JointLayout:
 
         `pending` is what the rollout before left; None: there was none.
         """
-        steps, (index, final) = self.steps(joint, rewards), self.finals(joint)
+        steps = self.steps(joint, rewards)
         if pending is None:
             pending = self.nothing_pending(rewards.shape[1])
         all_rows = PendingSteps(*(np.concatenate([before[None], now]) for before, now in zip(pending, steps)))
@@ -162,14 +165,9 @@ class JointLayout:
         known = ~stays.any(axis=2)
         known[:-1] = True
         t, n = np.nonzero(known & valid.any(axis=2))
-        at = np.full(active.shape[:2], -1)
-        at[index[:, 0] + 1, index[:, 1]] = np.arange(len(index))
         now = PendingSteps(*(array[t, n] for array in all_rows))
         then = PendingSteps(*(array[np.minimum(t + 1, last), n] for array in all_rows))
         on, cut = (stays & after)[t, n], now.active & now.truncated
-        beyond = then.observation  # where a copy was not reset, its next row still shows the truncated agents
-        if len(final):
-            beyond = np.where(at[t, n, None] >= 0, final[at[t, n]], beyond)
         obs_agent, action_agent = self.obs_agent, self.action_agent
         rows = JointTransitions(
             np.where(now.active[:, obs_agent], now.observation, 0),
@@ -178,7 +176,7 @@ class JointLayout:
             now.reward,
             np.where(now.terminated[:, mine], 0, np.float32(gamma)),
             valid[t, n],
-            np.where(on[:, obs_agent], then.observation, np.where(cut[:, obs_agent], beyond, 0)),
+            np.where(on[:, obs_agent], then.observation, np.where(cut[:, obs_agent], now.beyond, 0)),
             np.where(on[:, action_agent], then.action, np.where(cut[:, action_agent], now.action, 0)),
             np.where(on[:, action_agent], then.legal, now.legal | ~cut[:, action_agent]),
             on | cut,
@@ -198,6 +196,7 @@ class JointLayout:
             active,
             latest.terminated & active,
             latest.truncated & active,
+            np.where(obs_active, latest.beyond, 0),
         )
 
 

@@ -414,8 +414,8 @@ class DQN(Learner):
 
     def next_totals(self, batch: Batch) -> Array:
         """The value of what follows each transition `[T]`: that of its members' best actions."""
-        judge = self.target.forward(batch.next_x)
-        chooser = self.net.forward(batch.next_x) if self.settings.double else judge
+        judge = self.target.predict(batch.next_x)[0]
+        chooser = self.net.predict(batch.next_x)[0] if self.settings.double else judge
         chooser, judge = (out.reshape(-1, out.shape[-1]) for out in (chooser, judge))
         losses.next_values.over(
             len(batch.index),
