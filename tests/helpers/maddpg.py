@@ -68,7 +68,9 @@ def aligned(theirs, own):
     """Another group's experience, truncated where `own` is."""
     agents, finals = theirs.valid.shape[2], own.finals.at
     last = np.ones((len(finals), *theirs.observation.shape[2:]), np.float32)
-    ends = {name: np.repeat(getattr(own, name)[..., :1], agents, axis=2) for name in ("next", "terminated", "truncated")}
+    ends = {
+        name: np.repeat(getattr(own, name)[..., :1], agents, axis=2) for name in ("next", "terminated", "truncated")
+    }
     return dataclasses.replace(theirs, finals=Finals(finals, last), **ends)
 
 

@@ -4,17 +4,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from coterie.core.group import Decision
+from coterie.core.group import Policy
+from coterie.core.settings import Settings
+from coterie.core.types import Decision
 
 
 @dataclass(frozen=True)
-class FailingSettings:
+class FailingSettings(Settings):
     """Settings of the policy below."""
 
     decisions: int = 2  # before it fails
 
 
-class FailingPolicy:
+class FailingPolicy(Policy):
     """Acts twice, then asks a dictionary for what it does not have."""
 
     memory_size = 0

@@ -62,6 +62,7 @@ def change(run, edit):
     config = yaml.safe_load(file.read_text())
     edit(config)
     file.write_text(yaml.safe_dump(config))
+    (run / "history.json").unlink(missing_ok=True)
 
 
 @pytest.fixture
@@ -157,7 +158,12 @@ ROUTES = {
 def test_every_route_to_a_server_is_seen(trained, server, tmp_path, route):
     run = shutil.copytree(trained, tmp_path / "foreign")
     lm = {"name": server.url, "http": {"api_key_env": "CLOUD_PASSWORD"}}
-    change(run, lambda config: ROUTES[route](config, lm))
+
+    def edit(config):
+        config["groups"]["model"]["policy"] = {"name": "random"}
+        ROUTES[route](config, lm)
+
+    change(run, edit)
     with pytest.raises(ConfigError, match=r"groups\.(model|scripts)\..* would send the key in CLOUD_PASSWORD"):
         resume(run) if route == "a preference" else evaluate(run)
     assert server.requests == []

@@ -740,7 +740,7 @@ def part(table: dict[str, str], value: Any, path: str) -> Part:
         raise ConfigError(f"{path}: {error}") from None
     except LookupError as error:
         cure = _sweep_hint(name) or suggest(str(name), table)
-        if kind == "world" and isinstance(error, lookup.MissingAttribute) and ENV_ID.search(str(name)):
+        if kind == "world" and ":" in str(name) and "/" not in str(name) and ENV_ID.search(str(name)):
             cure += f"; an environment that a module registers is named gymnasium/{name}"
         raise ConfigError(f"{path}.name: {error}{cure}") from None
     rest = {key: item for key, item in value.items() if key != "name"}

@@ -51,7 +51,7 @@ class _Arrays(NamedTuple):
 
 
 class _Setup(NamedTuple):
-    """How games begin, and what they pay."""
+    """The beginning of games, and their payoffs."""
 
     start: Array  # [S] int64
     rewards: Array  # [3] float32: of a win, a draw and a loss
