@@ -16,6 +16,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -91,7 +92,7 @@ def comparison(found: Mapping[str, Any]) -> Comparison:
     (world,) = found["worlds"]
     standings = [
         Standing(
-            Variant(one["label"], {world: one["runs"]}),
+            Variant(one["label"], {world: [SimpleNamespace(settings={}) for _ in one["runs"]]}),
             one["seeds"],
             {name: estimate(one[name]) for name in ("iqm", "mean")},
             estimate(one["area_under_curve"]),

@@ -46,7 +46,8 @@ def test_every_decision_of_a_finished_game_is_stored_once_with_its_outcome(steps
         np.testing.assert_allclose(stored(one), watched.expected(), atol=1e-6)
     assert len(watched.finished) > 40
     assert {won for _, won in watched.finished} == {-1.0, 0.0, 1.0} or columns is not None
-    assert made == len(watched.finished) + sum(map(len, watched.running))
+    opened = int(watched.runner.opened["team"].row.active.sum())  # they are stored once their outcome is known
+    assert made == len(watched.finished) + sum(map(len, watched.running)) - opened
     assert one.replay.size == len(watched.finished)
 
 
@@ -171,12 +172,11 @@ def test_metrics_tell_of_the_searches_of_this_rollout():
     for iteration in (1, 2, 3):
         own = watched.play(5, iteration)
         metrics = learn(one, own, iteration)
-        new = own.valid[1:]
-        assert new.sum() == 20
-        visits = own.trace["visits"][1:][new].sum(axis=-1)
+        assert own.valid.sum() >= 18
+        visits = own.trace["visits"][own.valid].sum(axis=-1)
         assert metrics["search/visits"] == pytest.approx(visits.mean())
-        assert metrics["search/solved"] == pytest.approx(own.trace["solved"][1:][new].mean())
-        assert metrics["search/certainty"] == pytest.approx(np.abs(own.trace["value"][1:][new]).mean())
+        assert metrics["search/solved"] == pytest.approx(own.trace["solved"][own.valid].mean())
+        assert metrics["search/certainty"] == pytest.approx(np.abs(own.trace["value"][own.valid]).mean())
 
 
 # The loss ---------------------------------------------------------------------------------------------

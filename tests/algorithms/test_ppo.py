@@ -203,8 +203,9 @@ def test_individual_agents_learn_as_if_alone(learner, action, lives):
             one.learn(mine, joint(mine), SameShuffle())
     for a, one in enumerate(alone):
         assert both.policy.flat.steps[a] == both.critic.flat.steps[a] == one.policy.flat.steps[0]
-        assert np.allclose(actor(one)[0], actor(both)[a], atol=1e-6)
-        assert np.allclose(critic(one)[0], critic(both)[a], atol=1e-6)
+        # batched products round differently, and Adam divides by small gradients
+        assert np.allclose(actor(one)[0], actor(both)[a], atol=5e-6)
+        assert np.allclose(critic(one)[0], critic(both)[a], atol=5e-6)
         assert np.allclose(one.policy.normalizer.mean[0], both.policy.normalizer.mean[a])
         assert one.returns.scale[0].item() == pytest.approx(both.returns.scale[a].item())
     assert not np.allclose(actor(both)[0], actor(both)[1], atol=1e-2)

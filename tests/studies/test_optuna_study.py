@@ -285,5 +285,5 @@ def test_wrong_jobs_of_a_study_are_one_sentence(skills):
     with pytest.raises(ConfigError, match=r"--jobs: 4 processes for 2 trials.*--batch 4"):
         tune(skills(3, jobs=4, batch=2))
     tune(skills(2))
-    with pytest.raises(ConfigError, match=r"has batch = nothing, this command 2; continue with: coterie tune"):
+    with pytest.raises(ConfigError, match=r"has batch = 1, this command 2; continue with: coterie tune"):
         tune(skills(3, batch=2))

@@ -10,13 +10,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-import coterie
 from coterie.algorithms.dqn.transitions import Trajectories, complete_transitions, empty_transitions, no_pending
 from coterie.algorithms.ppo.advantages import advantages
 from coterie.config import registry
 from coterie.core import lookup
+from coterie.core.decisions import Finals
 from coterie.core.types import Box, Discrete, MultiDiscrete
 from coterie.nn.launch import KERNELS
+from coterie.training.rollout import Arrived, Played, Row, Seen
 from coterie.worlds.cartpole import CartPole
 from helpers.cuda import signatures, to_ptx
 from helpers.needs import needs
@@ -71,12 +72,29 @@ def play(world):
             world.expert(agent_type, random)
 
 
+ON_GPU = (  # modules of kernels that are compiled for a GPU; those of updates run on the CPU alone so far
+    *("coterie.worlds.", "coterie.training.rollout"),
+    *("coterie.algorithms.ppo.advantages", "coterie.algorithms.dqn.transitions"),
+)
+
+
 def estimate_advantages():
     """Launch the scan of PPO."""
     shape, flags = (2, 1, 1), np.ones((2, 1, 1), np.bool_)
-    play = SimpleNamespace(active=flags, terminated=flags, truncated=flags, acting=flags[0])
-    rewards, values = np.zeros(shape, np.float32), np.zeros((3, 1, 1), np.float32)
-    advantages(play, rewards, values, rewards, 0.99, 0.95)
+    table = SimpleNamespace(valid=flags, terminated=flags, truncated=flags, ends=flags)
+    numbers = np.zeros(shape, np.float32)
+    advantages(table, numbers, numbers, numbers, 0.99, 0.95)
+
+
+def close_decisions():
+    """Launch the scan that closes a rollout's decisions: one agent waits, so that it is not a view."""
+    shape = (2, 1, 1)
+    flags, numbers = np.zeros(shape, np.bool_), np.zeros(shape, np.float32)
+    row = Row(flags, np.zeros(shape, np.int64), numbers, None, None, None)
+    finals = Finals(np.zeros((0, 2), np.int64), np.zeros((0, 1, 3), np.float32))
+    seen = Seen(np.zeros((3, 1, 1, 3), np.float32), None)
+    arrived = Arrived(numbers, numbers, flags, flags)
+    Played(row, seen, arrived, finals, np.ones((1, 1), np.bool_), np.zeros((2, 1), np.int64)).close()
 
 
 def collect_transitions():
@@ -87,11 +105,10 @@ def collect_transitions():
         action=np.zeros(shape, np.int64),
         reward=np.zeros((2, 1), np.float32),
         active=flags,
-        closed=flags,
         terminated=flags,
         truncated=~flags,
         mask=np.ones((*shape, 2), np.bool_),
-        final_at=np.full((2, 1), -1),
+        next=np.arange(2)[:, None],
         final=np.zeros((0, 1, 3), np.float32),
         state=np.zeros((3, 1, 0), np.float32),
         final_state=np.zeros((0, 0), np.float32),
@@ -115,7 +132,8 @@ def launched():
     play(CartPole(2))
     estimate_advantages()
     collect_transitions()
-    return [kernel for kernel in KERNELS if kernel.__module__.startswith(f"{coterie.__name__}.")]
+    close_decisions()
+    return [kernel for kernel in KERNELS if kernel.__module__.startswith(ON_GPU)]
 
 
 def test_every_kernel_compiles_for_a_gpu(launched):

@@ -35,7 +35,7 @@ from coterie.core.types import (
 
 SCHEMA = 1
 INDEX = "demonstrations.json"
-SHIPPED = Path(__file__).parent.parent / "experiments" / "demonstrations"
+SHIPPED = Path(__file__).parent.parent.parent / "experiments" / "demonstrations"
 TEXTS = ".json"  # ends the names of arrays of texts in the files
 TREES = ("observation", "final_observation")
 COLUMNS = ("action", "reward", "terminated", "truncated", "labelled", "agent", "step")  # one row per decision
