@@ -1,4 +1,4 @@
-"""Every kernel compiles for a GPU, on machines without one.
+"""Kernels of worlds, rollouts and scans compile for a GPU, on machines without one.
 
 Worlds are played for a few steps on the CPU, and their kernels are compiled for the types that they were launched with.
 """
